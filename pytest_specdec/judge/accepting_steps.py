@@ -1,4 +1,7 @@
-"""Accepting steps: how many verify steps of some answers accepted a draft token."""
+"""Accepting steps: how many verify steps of some answers accepted a draft token.
+
+A verify step checks the tokens of one draft. It emits those that it accepts and one token more: these are its window.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +41,23 @@ class StepCount:
 def count_steps(captured: Captured, answers: Sequence[Answer]) -> StepCount:
     """Return the verify steps of ``answers``, with those that accepted a draft token.
 
-    An answer shows its steps by the sizes of its verify windows. Only where these are unknown it may have counters of its own, which
-    count its steps instead. A window of more than one token has accepted a draft token. Prompt lookup need not draft at every step, so
-    only windows that are known to have had a draft are counted.
+    A window of more than one token shows an accepted draft token. If the windows of an answer are unknown, its steps are counted by the
+    counters that the server reported with it, if there are any. Prompt lookup (NGRAM) need not draft at every step, so that only its
+    steps with a known draft count.
     """
     window_sizes: list[int] = []
     for answer in answers:
         choice = answer.choice
         if captured.pair.variant.draft.kind is DraftKind.NGRAM:
-            # The draft of the last step is left over: a limit may have cut its window, so that the steps leave it out.
-            windows = zip(choice.steps, choice.drafted or (), strict=False)
-            window_sizes += [size for size, draft_tokens in windows if draft_tokens]
+            # ``drafted`` also has the last step, which ``steps`` leaves out since a limit may have cut it: zip drops it here too.
+            sizes_and_drafts = zip(choice.steps, choice.drafted or (), strict=False)
+            window_sizes += [size for size, draft_tokens in sizes_and_drafts if draft_tokens]
         else:
             window_sizes += choice.steps
     answer_counters = [answer.counters for answer in answers if answer.counters is not None]
-    # A step that accepts any draft token accepts the first. Without counts by position all accepted tokens are taken, an upper bound,
-    # which may exceed the number of steps.
-    accepting = sum((counters.accepted_per_position or (counters.accepted_tokens,))[0] for counters in answer_counters)
-    steps = sum(counters.drafts for counters in answer_counters)
-    return StepCount(accepting=sum(size > 1 for size in window_sizes) + min(accepting, steps), steps=len(window_sizes) + steps)
+    # A step that accepts any draft token accepts the first, so that the first position's count is that of accepting steps. Without counts
+    # by position all accepted tokens are taken. They may be more than the steps, hence the minimum below.
+    counted_accepting = sum((counters.accepted_per_position or (counters.accepted_tokens,))[0] for counters in answer_counters)
+    counted_steps = sum(counters.drafts for counters in answer_counters)
+    accepting = sum(size > 1 for size in window_sizes) + min(counted_accepting, counted_steps)
+    return StepCount(accepting=accepting, steps=len(window_sizes) + counted_steps)

@@ -1,7 +1,8 @@
 """Adapters: requests with a LoRA adapter and without get what the baseline gives under the same one, whatever runs beside or before them.
 
-The baseline scores the tokens of a request under the adapter that it asks for. A fault is named by what the requests with wrong tokens
-have in common: an adapter or none, and what ran beside or before them.
+The baseline, the same model without speculation, scores the tokens of each request under the request's own adapter. The judged arm is the
+speculative server. A fault is named by what the requests with wrong tokens have in common: an adapter or none, and what ran beside or
+before them.
 """
 
 from __future__ import annotations
@@ -71,17 +72,17 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _check_refused(captured: Captured) -> Verdict | None:
-    """Return FAIL if adapters are refused, REFUSED if by the baseline.
+    """Return a verdict for refused adapter requests; None without one.
 
-    REFUSED if a boot of the baseline refuses a request with an adapter: there is nothing to compare with. Else FAIL if the judged arm
-    refuses one, and None if it refuses none. This comes before the check for refusals of all kinds, to which a 404 for an unknown model
-    looks like lost access. None too if the arm answers no request without an adapter either: that check decides then.
+    REFUSED if a boot of the baseline refuses one: there is nothing to compare with. Else FAIL if the judged arm refuses one, but answers
+    some request without an adapter. If it answers none of these either, the later check for refusals of all kinds decides. This check
+    comes first, since that one takes a 404 for an unknown model, here an adapter, for lost access.
     """
     adapted = {request.id for request in captured.workload.requests if request.adapter}
-    of_baseline = [a for arm in captured.baseline_boots for a in arm.answers if a.refused and a.request_id in adapted]
-    if of_baseline:
-        headline = f"the baseline refuses requests with an adapter: {of_baseline[0].status}: {quote(of_baseline[0].error or '', 100)}"
-        return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(of_baseline), cell=f"{of_baseline[0].status}")
+    by_baseline = [a for arm in captured.baseline_boots for a in arm.answers if a.refused and a.request_id in adapted]
+    if by_baseline:
+        headline = f"the baseline refuses requests with an adapter: {by_baseline[0].status}: {quote(by_baseline[0].error or '', 100)}"
+        return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(by_baseline), cell=f"{by_baseline[0].status}")
     refused = [answer for answer in captured.speculative.answers if answer.refused and answer.request_id in adapted]
     answers_others = any(answer.ok for answer in captured.speculative.answers if answer.request_id not in adapted)
     if not refused or not answers_others:
@@ -101,9 +102,10 @@ def _check_refused(captured: Captured) -> Verdict | None:
 
 
 def _judge_tokens(captured: Captured) -> Verdict:
-    """Return greedy's verdict under this family's names, or a fault of draws or drafts.
+    """Return the greedy judge's verdict, or a fault of draws or drafts.
 
-    Draws and drafts are judged only if greedy's verdict is PASS or INCONCLUSIVE.
+    The greedy judge decides on the answers at temperature 0, and its verdict is given as this family's. Draws, the sampled answers, and
+    the acceptance of drafts are checked only if it is PASS or INCONCLUSIVE.
     """
     part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
@@ -121,8 +123,8 @@ def _check_draws(captured: Captured) -> Verdict | None:
 
     None otherwise: few are drawn, so that less than an alarm says nothing.
     """
-    drawn = [request.id for request in captured.workload.requests if request.adapter and not request.greedy]
-    verdict = sampling.judge(select_requests(captured, drawn)) if drawn else None
+    sampled_ids = [request.id for request in captured.workload.requests if request.adapter and not request.greedy]
+    verdict = sampling.judge(select_requests(captured, sampled_ids)) if sampled_ids else None
     if verdict is None or verdict.outcome is not Outcome.FAIL:
         return None
     return restate(captured, verdict, headline=f"{DRAWN_WRONG}: {verdict.headline}", names=DRAWN_WRONG)
@@ -131,25 +133,28 @@ def _check_draws(captured: Captured) -> Verdict | None:
 def circumstances(workload: Workload) -> dict[str, Circumstances]:
     """Return the circumstances of each request, by its id.
 
-    Requests of one wave are in flight together, and those of earlier waves have been answered.
+    Requests of one wave are in flight together, and those of earlier waves have been answered. A request is mixed if its wave has
+    requests under other weights, and crossed if its own or an earlier wave has its prompt under other weights.
     """
     adapters_by_prompt: dict[str, set[str]] = {}
     by_id: dict[str, Circumstances] = {}
     for wave in workload.in_waves:
         adapters = {request.adapter for request in wave}
+        # All prompts of a wave are entered before any is looked up, since its requests are in flight together.
         for request in wave:
             adapters_by_prompt.setdefault(request.prompt_key, set()).add(request.adapter)
         for request in wave:
-            others = adapters_by_prompt[request.prompt_key] - {request.adapter}
-            by_id[request.id] = Circumstances(adapter=request.adapter, is_mixed=len(adapters) > 1, is_crossed=bool(others))
+            other_adapters = adapters_by_prompt[request.prompt_key] - {request.adapter}
+            by_id[request.id] = Circumstances(adapter=request.adapter, is_mixed=len(adapters) > 1, is_crossed=bool(other_adapters))
     return by_id
 
 
 def _name_by_circumstances(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields to change in greedy's failure.
+    """Return this family's replacements for fields of the greedy judge's FAIL.
 
-    They are a line with the number of wrong answers by circumstances, put after the first three short lines. If greedy fails by wrong
-    tokens and :func:`_name_fault` has a name for these circumstances, they are that name and a headline too.
+    They get a line with the number of wrong answers by circumstances, a request's adapter and the weights beside and before it. An answer
+    is wrong if a token lies below the baseline's best one by more than the tolerance. If greedy fails by such tokens and
+    :func:`_name_fault` has a name for their circumstances, that name and a headline are returned too.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -166,12 +171,12 @@ def _name_by_circumstances(captured: Captured, verdict: Verdict) -> Mapping[str,
 
 
 def _name_fault(wrong: Collection[Circumstances], scored: Collection[Circumstances]) -> str:
-    """Return the fault's name by the circumstances of wrong answers, else nothing.
+    """Return the fault's name by circumstances; empty if none fits.
 
-    ``wrong`` are the circumstances of wrong answers, ``scored`` those of all scored ones, once each. CACHE if the prompts of all wrong
-    answers were asked under other weights too, though some adapter requests have prompts that were not. Else WRONG if all wrong answers are
-    of adapter requests, WRONG_MIXED if all of these ran beside requests under other weights. LEAK if some are of requests without an
-    adapter, and all ran beside requests under other weights.
+    ``wrong`` are the circumstances of wrong answers, ``scored`` those of all scored ones, once each. Crossed is a prompt that was asked
+    under other weights too, and mixed a request beside others under other weights. CACHE if all wrong ones are crossed, though some
+    adapter requests are not. Else WRONG if all are of adapter requests, WRONG_MIXED if all of these are mixed. LEAK, of an adapter's
+    weights, if some are of requests without an adapter and all are mixed.
     """
     if not wrong:
         return ""
@@ -188,7 +193,7 @@ def _check_acceptance(captured: Captured) -> Verdict | None:
     """Return FAIL if next to no draft is accepted with an adapter.
 
     With an adapter, at most a hundredth of the verify steps accept a draft token, a smaller share than without by Fisher's exact test at
-    ``captured.alpha``. None otherwise, and for the control, which does not draft.
+    ``captured.alpha``: a drafter that lacks the adapter has more accepted. None otherwise, and for the control, which does not draft.
     """
     if captured.is_control:
         return None
@@ -218,7 +223,7 @@ def _check_acceptance(captured: Captured) -> Verdict | None:
 def _describe_pass(captured: Captured, verdict: Verdict) -> str:
     """Return greedy's headline, with the numbers of adapted and mixed answers.
 
-    Adapted are those to requests with an adapter. Mixed are all that ran beside requests under other weights, without an adapter too.
+    Adapted are those to requests with an adapter. Mixed are all, with an adapter or without, that ran beside requests under other weights.
     """
     by_id = circumstances(captured.workload)
     kinds = [by_id[answer.request_id] for answer in captured.speculative.answers]

@@ -130,10 +130,10 @@ class AnswerEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopCounts:
-    """Numbers of prompts of which the first plain answer stops by itself.
+    """Numbers of prompts of which the first plain answer stops by itself, with ``finish_reason`` stop.
 
-    They are those of the judged arm and of the baseline, over the same prompts. A plain answer is one to a request without stops and
-    without a grammar (:attr:`EndKind.PLAIN`).
+    They are those of the judged arm (``stops``) and of the baseline, over the same ``prompts``. A plain answer is one to a request
+    without stops and without a grammar (:attr:`EndKind.PLAIN`).
     """
 
     prompts: int
@@ -146,8 +146,8 @@ class StopCounts:
     def differ(self) -> bool:
         """True if the arm's stops are too many, or too few, for near-ties.
 
-        Hypothesis: a correct server stops by itself as often as the baseline, also where ids hide the ends. The tests are Fisher's exact
-        ones, one-sided each: noise moves the ends of different prompts independently.
+        Hypothesis: a correct server stops by itself as often as the baseline, also where ids hide the ends. It is tested in both directions
+        by Fisher's exact test, at a level of 1e-7 each: noise moves the ends of different prompts independently.
         """
         n, stops, baseline_stops = self.prompts, self.stops, self.baseline_stops
         more, fewer = ((stops, n, baseline_stops, n), (baseline_stops, n, stops, n))
@@ -155,12 +155,12 @@ class StopCounts:
 
     @property
     def least_difference(self) -> int | None:
-        """The least difference from the baseline's stops to count as too large.
+        """The least difference in stops to count as too large.
 
-        It counts if that many more stops are too many, or that many fewer too few. None if no difference is too large, as with fewer than
-        13 prompts.
+        So many more stops, or so many fewer, would count as different (:attr:`differ`). None if no difference would, as with fewer than 13
+        prompts.
         """
-        # The larger the difference the smaller its p-value, so that False comes before True: the first True is looked for.
+        # The larger the difference the smaller its p-value, so that False comes before True: the first True is searched by bisection.
         further = bisect_left(range(self.prompts), x=True, key=self._tells_apart)
         return further if self._tells_apart(further) else None
 

@@ -1,4 +1,8 @@
-"""Baseline answers: how two answers at temperature 0 to one request differ, by their first other token or by their ends."""
+"""Baseline answers: how two answers at temperature 0 to one request differ, by their first other token or by their ends.
+
+``before`` is an answer of a run's baseline, with a scored position for each token: its log-probability and those of the most probable
+tokens, the listed ones. ``after`` is the answer of another run's baseline or of the same run's control, the baseline booted again.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +48,11 @@ def logprob_of(token: int, position: Position) -> float | None:
 
 
 def find_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | None:
-    """Return the first difference of two answers to one request.
+    """Return the first difference of two answers, with its gap.
 
-    Its gap is the distance, in nats, from the best token to that of ``after``, by the scores of ``before``; for an unlisted token it is
-    the distance to the last listed one. None if one answer begins with the other, if ``before`` was not scored where they differ, or if
-    fewer than two tokens are listed there and the token of ``after`` is unlisted.
+    The gap is how far, in nats, the token of ``after`` lies below the best one by the scores of ``before``. An unlisted token gets the
+    distance to the last listed one, its least possible gap. None if one answer begins with the other, if ``before`` was not scored where
+    they differ, or if fewer than two tokens are listed there and the token of ``after`` is unlisted.
     """
     index = first_difference(before.choice.token_ids, after.token_ids)
     if index >= min(len(before.choice.token_ids), len(after.token_ids), len(before.positions)):
@@ -65,7 +69,7 @@ def find_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | No
 def has_wrong(answer: GreedyAnswer, tie: float) -> bool:
     """Return True if a token lies more than ``tie`` nats below the best one.
 
-    The scores are those of the answer's own run, and ``tie`` the largest gap that noise explains.
+    The scores are those of the answer's own run, and ``tie`` is the largest gap that noise explains.
     """
     return any(max(position.top_logprobs, default=position.logprob) - position.logprob > tie for position in answer.positions)
 
@@ -89,10 +93,10 @@ def differs_beyond(before: GreedyAnswer, after: Choice, tie: float) -> bool:
 
 
 def near_tie(noise: float) -> float:
-    """Return the gap in nats up to which two tokens are a near-tie.
+    """Return the largest gap of two tokens explained by noise, in nats.
 
-    ``noise`` is the standard deviation, in nats, of one logit's noise between two runs; the difference of two logits has sqrt(2) times as
-    much.
+    ``noise`` is the standard deviation, in nats, of one logit's noise between two runs. The difference of two logits has sqrt(2) times as
+    much, and six of its standard deviations are allowed.
     """
     return SIGMAS * math.sqrt(2.0) * noise
 
@@ -105,8 +109,8 @@ def are_alike(before: Choice, after: Choice) -> bool:
 def ends_elsewhere(before: Choice, after: Choice, *, had_other_limits: bool = False) -> bool:
     """Return True if answers of the same tokens end differently.
 
-    The shorter one ends where the other goes on, or both end at one token for different reasons. If their requests ``had_other_limits`` of
-    length, a shorter answer that its limit cut does not count. False if their tokens differ.
+    Either the shorter one ends where the other goes on, or both end after the same token with another finish_reason. If their requests
+    had different limits of length (``had_other_limits``), an answer that its limit cut is no difference. False if their tokens differ.
     """
     shorter, longer = sorted((before, after), key=lambda choice: len(choice.token_ids))
     if longer.token_ids[: len(shorter.token_ids)] != shorter.token_ids:

@@ -1,10 +1,10 @@
 """Baseline change: whether two runs' baselines give the same answers, and what kind of change there is if not.
 
-Compared are the prompts' token ids, the distributions after the same prefixes (stats/logit_shift.py), and the answers at temperature 0:
-the first tokens that differ, and their ends where the tokens are the same. Where the new baseline scored what the old one answered, every
-token of it is compared, sampled ones too (judge/old_tokens.py); in a run of two engines the old one scores the new one's sampled tokens as
-well. What is tolerated comes from the noise that both runs measured (judge/baseline_noise.py): a shift has to exceed it by its median and
-by its upper tenth. Where a run had one boot of its baseline, a shift no larger than the noise between boots may be is UNKNOWN.
+A baseline is the model served without speculation. The shift between two is the standard deviation, in nats, of one logit's difference
+after the same prefixes (stats/logit_shift.py). One beyond the noise of both runs (judge/baseline_noise.py) is a change. Compared are the
+prompts' token ids too, and the answers at temperature 0, by their first other tokens and their ends. Where the new baseline scored what the
+old one answered, every token of it is compared, sampled ones too (judge/old_tokens.py); in a run of two engines the old one scores the new
+one's sampled tokens as well. Where a run had one boot of its baseline, a shift that noise between boots may explain is UNKNOWN.
 
 Nothing is called the same by what was not seen, or by what chance hardly explains. UNKNOWN says why.
 """
@@ -125,10 +125,10 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
 
     CHANGED if prompts have other token ids; if the distributions' shift exceeds the noise of both runs, over all prompts or after more
     prompts than by chance; if the new run is much noisier than the old one; if sampled tokens show another distribution or other defaults;
-    if more answers at temperature 0 differ beyond noise, or end elsewhere, than between each baseline and its control; or if the new
-    baseline and its control differ more often than the old ones. Otherwise UNKNOWN if a run did not measure its noise, too little was
-    compared, an answer is missing, or a difference is unlikely to be chance, and else SAME. A change hides no such reason: what is left
-    unknown beside it is said too.
+    if more answers at temperature 0 differ beyond noise, or end elsewhere, than between each baseline and its control, its second boot; or
+    if the new baseline and its control differ more often than the old ones. Otherwise UNKNOWN if a run did not measure its noise, too
+    little was compared, an answer is missing, or a difference is unlikely to be chance, and else SAME. ``why`` has such a reason for
+    CHANGED too: other changes may be left unknown beside the ones that show.
     """
     comparison = BaselineComparison(old, new)
     change = _measure_change(comparison)
@@ -146,8 +146,9 @@ def _measure_change(comparison: BaselineComparison) -> BaselineChange:
     possible, if a run did not measure its noise.
     """
     old, new, answers = comparison.old, comparison.new, comparison.answers
+    # A run over midnight has two days: each pair of an old and a new one may have changed a prompt in its own way.
     day_pairs = max(1, len(old.days) * len(new.days))
-    changed = dated_prompts.classify(comparison.shared, old.chats, days=day_pairs, is_one_day=comparison.is_of_one_day)
+    changed_prompts = dated_prompts.classify(comparison.shared, old.chats, days=day_pairs, is_one_day=comparison.is_of_one_day)
     first_differences = [find_difference(before, after.choice) for before, after in answers]
     differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
     return BaselineChange(
@@ -156,9 +157,9 @@ def _measure_change(comparison: BaselineComparison) -> BaselineChange:
         allowed=comparison.noise_nats,
         boots_allow=comparison.boots_nats,
         prompts=len(comparison.shared),
-        other_prompts=changed.other,
-        dated_prompts=len(changed.few),
-        undated_prompts=len(changed.undated),
+        other_prompts=changed_prompts.other,
+        dated_prompts=len(changed_prompts.few),
+        undated_prompts=len(changed_prompts.undated),
         answers=len(answers),
         alike=sum(are_alike(before.choice, after.choice) for before, after in answers),
         differences=tuple(differences),
@@ -178,25 +179,31 @@ def _measure_change(comparison: BaselineComparison) -> BaselineChange:
 def _is_lost(comparison: BaselineComparison, asks: str) -> bool:
     """Return True if the new run sent a request and has no answer to compare.
 
-    ``asks`` is the request's key in ``greedy``. The new answer is missing, or it has no token and its prompt was not scored in both
-    runs, so that it is not among the answers compared. False if the new run did not send the request.
+    ``asks`` is the request as text, the key of its answer at temperature 0 (``greedy``). False if the new run did not send the request.
     """
     after = comparison.new.greedy.get(asks)
-    return asks in comparison.new.unanswered if after is None else not (after.choice.token_ids or after.prompt in comparison.shared)
+    if after is None:
+        return asks in comparison.new.unanswered
+    # Without a token, and without a prompt scored in both runs, nothing of it is compared.
+    return not (after.choice.token_ids or after.prompt in comparison.shared)
 
 
 def _find_kinds(comparison: BaselineComparison, change: BaselineChange) -> Iterator[ChangeKind]:
     """Yield the kinds of change, a cause before its possible consequences.
 
-    Those of distributions, noise, draws and other tokens are looked for only if both runs measured their noise.
+    ``change`` has the figures of the comparison. Kinds of distributions, noise, draws and other tokens are looked for only if both runs
+    measured their noise. Differences count if their p-value, against those that each run shows by itself, is :data:`ALPHA` at most.
     """
     if change.other_prompts:
+        # A chat template makes the prompts of chats alone; a tokenizer changes others too.
         yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= comparison.old.chats else ChangeKind.TOKENIZER
     if comparison.noise:
         yield from _shift_kinds(comparison, comparison.noise.with_boots)
+        # Even the lower limit of the new noise is over twice the upper limit of the old one.
         if comparison.noise.new.low > NOISIER * max(comparison.noise.old_up_to, RESOLUTION):
             yield ChangeKind.NUMERICS if comparison.noise.new.nats <= INVALID_ABOVE else ChangeKind.NOISE
-        yield from () if comparison.is_broad else _draw_kinds(comparison)  # beside a broad shift they are only possible
+        # Beside a broad shift of the distributions the kinds of draws are only possible ones, since they may follow from it.
+        yield from () if comparison.is_broad else _draw_kinds(comparison)
         wrong = change.old.wrong_answers if change.old else 0
         if comparison.p_of_beyond(change.beyond) <= ALPHA or comparison.p_of_wrong(wrong) <= ALPHA:
             yield ChangeKind.ANSWERS
@@ -207,9 +214,11 @@ def _find_kinds(comparison: BaselineComparison, change: BaselineChange) -> Itera
 
 
 def _shift_kinds(comparison: BaselineComparison, allowed: AllowedShift) -> Iterator[ChangeKind]:
-    """Yield the kind of the distributions' change beyond ``allowed``, one at most.
+    """Yield the kind of the distributions' change, one at most.
 
-    It is NUMERICS, WEIGHTS or MODEL by the size of a shift over all prompts, else SOME_PROMPTS or SOME_POSITIONS.
+    ``allowed`` is a shift that noise explains. If even the lower limit of the shift over all prompts exceeds it, the kind follows from the
+    size: NUMERICS, WEIGHTS or MODEL. Else single prompts count: SOME_PROMPTS if more of them exceed it than by chance by most of their
+    positions, SOME_POSITIONS if by their largest differences alone (``largest``).
     """
     shift = comparison.shift
     if shift is not None and shift.low > allowed.nats:
@@ -224,7 +233,8 @@ def _shift_kinds(comparison: BaselineComparison, allowed: AllowedShift) -> Itera
 def _draw_kinds(comparison: BaselineComparison) -> Iterator[ChangeKind]:
     """Yield the kinds of change shown by sampled tokens.
 
-    After a broad shift of the distributions they may only follow from it.
+    Each run's sampled tokens are held against the other run's distribution, where that scored them. After a broad shift of the
+    distributions these kinds may only follow from it.
     """
     old, new = comparison.old_tokens, comparison.new_tokens
     if old and old.has_other_defaults:
@@ -234,10 +244,10 @@ def _draw_kinds(comparison: BaselineComparison) -> Iterator[ChangeKind]:
 
 
 def _find_unknown(comparison: BaselineComparison, change: BaselineChange, kinds: Collection[ChangeKind]) -> str:
-    """Return the first reason why the rest may not be called the same.
+    """Return a reason against calling the rest the same, or nothing.
 
-    The rest is what ``kinds`` do not explain: all if there are none. An unknown noise comes first; then prompts, answers that are missing,
-    distributions, answers that show too little, and differences that may be chance. Empty without a reason.
+    It is the first of several. The rest is what ``kinds``, the changes that show, do not explain: all if there are none. An unknown noise
+    comes first; then prompts, missing answers, distributions, answers that show too little, and differences that are hardly chance.
     """
     noise = comparison.noise
     if noise is None:
@@ -253,14 +263,15 @@ def _find_unknown(comparison: BaselineComparison, change: BaselineChange, kinds:
 
 
 def _doubt_prompts(comparison: BaselineComparison, change: BaselineChange) -> Iterator[str]:
-    """Yield reasons why a date need not explain prompts with a few other ids.
+    """Yield doubts about prompts with a few other token ids.
 
-    Nothing is yielded without such prompts, or if others have many other ids: the kinds of change have these.
+    The chat template may write the day into a prompt, which is no change. Nothing is yielded without such prompts, or if others have many
+    other ids: these are a kind of change already.
     """
     if change.other_prompts or not change.dated_prompts:
         return
     what = f"{change.dated_prompts} prompts differ in a few token ids"
-    # Old answers at temperature 0, scored after the old ids, would compare these prompts all the same.
+    # Otherwise old answers at temperature 0, which the new run scored after the old ids, have compared these prompts all the same.
     if change.old is None or not change.old.likeliest:
         yield f"{what}, as where the chat template writes the date"
     if change.undated_prompts:
@@ -280,10 +291,11 @@ def _doubt_missing(comparison: BaselineComparison, change: BaselineChange) -> It
 
 
 def _doubt_distributions(comparison: BaselineComparison, noise: BaselineNoise) -> Iterator[str]:
-    """Yield reasons why the distributions may have shifted all the same.
+    """Yield reasons to suspect shifted distributions all the same.
 
-    The shift exceeds noise within one boot and not that which boots may add, or its upper limit is over twice what noise explains. Nothing
-    is yielded for a shift that is a kind of change already.
+    ``noise.measured`` is the shift that each run's own draws explain, and ``noise.with_boots`` adds what another boot may. A shift between
+    the two is a doubt, and so is one whose upper limit is over twice what noise explains. Nothing is yielded for a shift beyond both, a
+    kind of change already.
     """
     if any(_shift_kinds(comparison, noise.with_boots)):
         return
@@ -295,9 +307,9 @@ def _doubt_distributions(comparison: BaselineComparison, noise: BaselineNoise) -
 
 
 def _describe_boots(comparison: BaselineComparison) -> str:
-    """Return a sentence on the runs of one boot, with a remedy.
+    """Return a clause on runs with one baseline boot, with a remedy.
 
-    It is meant for runs of which at least one had one boot: only there boots may add to the noise that was measured.
+    At least one of the two runs must have one boot: only there may noise between boots add to the noise that was measured.
     """
     one_boot = [name for name, record in (("old", comparison.old), ("new", comparison.new)) if record.boots == 1]
     runs = f"the {one_boot[0]} run" if len(one_boot) == 1 else "each run"
@@ -307,11 +319,12 @@ def _describe_boots(comparison: BaselineComparison) -> str:
 
 
 def _doubt_answers(comparison: BaselineComparison, change: BaselineChange) -> Iterator[str]:
-    """Yield reasons why answers at temperature 0 show too little.
+    """Yield reasons to call answers at temperature 0 too few.
 
-    There are too few of them, or so many of the runs' own differ that no number of others would be significant.
+    There are too few of them, or so many differ between each run's baseline and its control that no number of changed answers would be
+    significant.
     """
-    likeliest = change.old.likeliest if change.old else 0
+    likeliest = change.old.likeliest if change.old else 0  # old answers at temperature 0 that the new run scored
     if max(change.answers, likeliest) < LEAST_ANSWERS:
         yield f"too few answers at temperature 0 are in both runs: {max(change.answers, likeliest)}"
     # If not even all of them differing would be significant, no smaller number can be.
@@ -332,16 +345,16 @@ class _Difference:
 def _doubt_chance(
     comparison: BaselineComparison, change: BaselineChange, kinds: Collection[ChangeKind], noise: BaselineNoise
 ) -> Iterator[str]:
-    """Yield a sentence for each difference that is no proof, yet hardly chance.
+    """Yield a sentence per unexplained difference, no proof yet hardly chance.
 
-    Its p-value is :data:`DOUBTFUL` at most. Prompts that differ by far have none: they count if there are more than among the draws of the
-    runs themselves, unless one of ``kinds`` explains them. Other differences that one of ``kinds``, or a shift over all prompts, explains
-    are left out.
+    Its p-value is :data:`DOUBTFUL` at most. A difference is explained by a change in ``kinds``, or by a shift over all prompts. Prompts
+    that differ by far have no p-value: they count if there are more than among the runs' own draws, unless ``kinds`` explain them.
     """
     allowed = noise.measured
     unscored = sum(differs_unscored(before, after.choice) for before, after in comparison.answers)
     prompts = comparison.count_beyond(allowed.nats).prompts
-    are_answers_explained, are_ends_explained = (comparison.is_broad or kind in kinds for kind in (ChangeKind.ANSWERS, ChangeKind.ENDS))
+    are_answers_explained = comparison.is_broad or ChangeKind.ANSWERS in kinds
+    are_ends_explained = comparison.is_broad or ChangeKind.ENDS in kinds
     are_far_explained = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
     are_prompts_explained = are_far_explained or comparison.is_apart
     differences = (
@@ -381,8 +394,8 @@ def _doubt_chance(
 def _count_far_prompts(comparison: BaselineComparison, allowed: AllowedShift) -> int:
     """Return the number of prompts that differ by far between the runs.
 
-    Far is beyond :data:`FAR` times the shift that noise explains; with a sure shift over all prompts, times its upper limit if that is
-    larger. 0 if no more prompts lie so far than answers among the runs' own draws.
+    Far is beyond :data:`FAR` times the shift that noise explains (``allowed``) or, if larger, that a sure shift over all prompts explains
+    at its upper limit. 0 if no more prompts lie so far than answers do among the runs' own draws, which show noise alone.
     """
     explained = max(allowed.nats, comparison.shift.high) if comparison.shift and comparison.is_apart else allowed.nats
     far = comparison.count_beyond(FAR * explained).prompts

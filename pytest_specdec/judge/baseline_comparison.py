@@ -1,5 +1,6 @@
 """Baseline comparison: what the records of two runs' baselines have in common, and how probable their differences are by chance alone.
 
+A record has a baseline's prompts, scored positions and answers at temperature 0, each with that of its control, the baseline booted again.
 P-values are of Fisher's exact test, one-sided. Most compare the differences between the runs with those that each run shows by itself:
 between its boots, or between its tokens and their scores. Without any noise in either run, a difference may have the p-value 0.
 """
@@ -36,7 +37,11 @@ __all__ = ["BaselineComparison"]
 
 
 class BaselineComparison:
-    """Two runs' records, the noise of both, and what both have in common."""
+    """Two runs' records, the noise of both, and what both have in common.
+
+    ``answers`` are the pairs of an old and a new answer to compare. ``tie`` is the gap between two tokens, in nats, that noise or a shift
+    of numerics explains. ``is_exact`` says that neither run shows noise, so that any difference is a change.
+    """
 
     old: BaselineRecord
     new: BaselineRecord
@@ -66,7 +71,7 @@ class BaselineComparison:
     """The new sampled tokens under the old scores; None if this old run's baseline scored none."""
 
     def __init__(self, old: BaselineRecord, new: BaselineRecord) -> None:
-        """Keep two runs' baseline records, and derive what all figures need."""
+        """Keep two baseline records, and derive the values for all figures."""
         self.old, self.new = old, new
         shared = sorted(old.prompts.keys() & new.prompts.keys())
         self.shared = {prompt: (old.prompts[prompt], new.prompts[prompt]) for prompt in shared}
@@ -109,8 +114,9 @@ class BaselineComparison:
     def p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
         """Return the p-value of the prompts with a shift beyond ``allowed``.
 
-        Their share is compared with that of the runs' own draws; ``largest`` is that of :meth:`count_beyond`. The p-value is 0 if any
-        prompt is beyond, no draw is, and neither run shows noise.
+        ``allowed`` is a shift that noise explains, with the draws of both runs that show this noise. The share of prompts beyond it is
+        compared with the share of these draws; ``largest`` is that of :meth:`count_beyond`. The p-value is 0 if any prompt is beyond, no
+        draw is, and neither run shows noise.
         """
         between, within = self.count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
         if between.prompts and not within.prompts and self.is_exact:
@@ -130,11 +136,11 @@ class BaselineComparison:
         return self._p_of_answers(count, lambda before, after: ends_elsewhere(before.choice, after))
 
     def _p_of_answers(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> float:
-        """Return the p-value of ``count`` other answers among those compared.
+        """Return the p-value of ``count`` differing answers among those compared.
 
-        Their share is compared with that of differing pairs of baseline and control, those of both runs together; ``is_other`` says whether
-        the two of a pair differ. The p-value is 1 if ``count`` is 0, and 0 for any larger count if neither run shows noise and the old
-        run's pairs do not differ.
+        Their share is compared with that of differing pairs of a baseline's and its control's answer, in both runs together; ``is_other``
+        says whether the two of a pair differ. The p-value is 1 if ``count`` is 0, and 0 for any larger count if neither run shows noise and
+        the old run's pairs do not differ.
         """
         old_differ, new_differ = (
             [is_other(answer, control) for answer, control in pair_with_control(record)] for record in (self.old, self.new)
@@ -149,9 +155,9 @@ class BaselineComparison:
     def p_of_wrong(self, count: int) -> float:
         """Return the p-value of ``count`` wrong old answers under the new scores.
 
-        An answer at temperature 0 is wrong if one of its tokens lies below the best one by more than noise. Their share of the old answers
-        that are scored is compared with that among both runs' answers under each run's own scores. The p-value is 1 if ``count`` is 0 or
-        the new run scored no old answer, and 0 for any other count if neither run shows noise.
+        An answer at temperature 0 is wrong if one of its tokens lies below the best one by more than noise. The share of wrong ones among
+        the old answers that the new run scored is compared with that among both runs' answers under their own run's scores. The p-value is
+        1 if ``count`` is 0 or the new run scored no old answer, and 0 for any other count if neither run shows noise.
         """
         if self.old_tokens is None or not count:
             return 1.0
@@ -173,11 +179,12 @@ class BaselineComparison:
 
 
 def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
-    """Return the positions scored in both runs, by prompt.
+    """Return the old tokens' log-probabilities in both runs, by prompt.
 
-    A pair is the old log-probability of the old token and the new run's position after the same prefix, with the old token in the place
-    of its own; positions where the new run does not bound that token's log-probability are left out. Empty if a run has no ``prefixes``, as
-    one scored by another engine's server, whose distribution is not the baseline's.
+    ``prefixes`` of a record are its scored positions, by a digest of all token ids before them: one key is one prefix in both runs. A pair
+    is the old log-probability of the old token, and the new position as if it had emitted that token. Positions where the new run does
+    not bound the old token's log-probability are left out. Empty if a run has no ``prefixes``, as one scored by another engine's server,
+    whose distribution is not the baseline's.
     """
     by_prompt: dict[str, list[tuple[float, Position]]] = {}
     for key, before in old.prefixes.items():
@@ -192,9 +199,9 @@ def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, lis
 def _highest_logprob_of(before: Position, after: Position) -> float | None:
     """Return the highest log-probability that the old token may have in the new run.
 
-    ``before`` and ``after`` are the old and the new position after one prefix. If the new run lists the old token, its own log-probability
-    is returned, else that of the last listed token, with which the shift counts at its least. None without such a bound, and if it is no
-    lower than the old log-probability: it shows no shift then.
+    ``before`` and ``after`` are the old and the new position after one prefix. If the new run emitted or lists the old token, that is its
+    log-probability. An unlisted token is no more probable than the last listed one, whose log-probability understates the shift. None if
+    nothing is listed, or if this bound is no lower than the old log-probability: it shows no shift then.
     """
     logprob = logprob_of(before.token_id, after)
     if logprob is None and after.top_logprobs and min(after.top_logprobs) < before.logprob:

@@ -1,8 +1,9 @@
 """Baseline endings: how the baseline's own answers end, as a measure for the ends of the judged arm's.
 
-The ids that end a sequence are learned from answers of the baseline and the control that stopped without a stop or a grammar: three
-different answers stop with such an id, and none goes on after it. An engine that stops at ids which also stand inside answers hides its end
-of sequence, and no id counts as one. Documents alone teach no such id, since a bracket may end all of them.
+The ids that end a sequence are learned from answers of the baseline and the control, its second boot. They are answers to plain requests,
+without stops and without a grammar, that stopped: three different answers stop with such an id, and none goes on after it. An engine that
+stops at ids which also stand inside answers leaves its end of sequence out of them: it hides the end, and no id counts as one. Documents,
+the answers under a grammar, teach no such id, since a bracket may end all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ _ENOUGH_STOPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineEndings:
-    """Endings of the baseline's own answers, as a measure for the variant's."""
+    """Endings of the baseline's own answers, as a measure for the variant's.
+
+    ``hides_end`` says of each kind of requests whether the ids of some stopped answer lack the end of sequence. ``shows_end`` are the kinds
+    of which all answers end with it. ``context`` is the length, in tokens, of a full context as the baseline's answers show it.
+    """
 
     ordinary: frozenset[int]
     """Ids after which answers go on, which are no ends of sequence."""
@@ -48,14 +53,14 @@ class BaselineEndings:
     def hides(self, kind: EndKind) -> bool:
         """Return True if an answer of ``kind`` may end without its ids showing it.
 
-        A kind without a stopped answer is as plain answers are; False if none of these stopped either.
+        A kind without a stopped answer counts as plain answers do; False if none of these stopped either.
         """
         return self.hides_end.get(kind, self.hides_end.get(EndKind.PLAIN, False))
 
     def shows(self, kind: EndKind) -> bool:
         """Return True if the ids of answers of ``kind`` show their ends.
 
-        A kind without a stopped answer is as plain answers are.
+        A kind without a stopped answer counts as plain answers do.
         """
         return (kind if kind in self.hides_end else EndKind.PLAIN) in self.shows_end
 
@@ -82,9 +87,9 @@ class _Stops:
 def learn_endings(peers: Sequence[AnswerEnd], *, leeway: int = 0) -> BaselineEndings:
     """Return the facts about endings shown by the baseline's answers.
 
-    ``peers`` are the ends of these answers. The facts are the ids that end a sequence (by the module's rule) and those after which answers
-    go on, whether ids show or hide the ends of plain answers and of documents, the end of the context, and the differences of usage from
-    ids. Documents show their ends if none hides it, and each stops with an end of sequence or with an id that usually ends documents.
+    ``peers`` are the ends of these answers. The facts are the ids that end a sequence and the ordinary ones, after which answers go on; the
+    kinds of requests whose answers' ids show or hide their ends; the end of the context; and by how much usage differs from the ids.
+    Documents show their ends if none hides it, and each stops with an end of sequence or with an id that usually ends documents.
     ``leeway`` is the number of tokens that the judged arm may leave free at the end of the context.
     """
     # Under ignore_eos, and before min_tokens, answers go on after an end of sequence too.
@@ -113,7 +118,7 @@ def _group_stops(peers: Sequence[AnswerEnd], ordinary: frozenset[int]) -> dict[E
     """Return the stopped answers with ids, by kind of their requests.
 
     Requests with stops are left out, since a stop may fall at any id, and so are those that ignore ends of sequence. ``ordinary`` are the
-    ids after which answers go on.
+    ids after which answers go on: an answer that stops with one hides its end of sequence. Equal answers are counted once.
     """
     ids_by_kind: dict[EndKind, set[tuple[int, ...]]] = {}
     for end in peers:

@@ -1,6 +1,8 @@
 """Log-probabilities beside the baseline's own reports: of prompts, and at temperature 0 of the tokens that both answered.
 
-After the same tokens both servers report one and the same number, up to the noise that two boots of the baseline show.
+After the same tokens both servers report one and the same number, up to the noise that two boots of the baseline show. A token whose two
+numbers differ by more, beyond a limit in nats, is off. The baseline serves the model without speculation; it is booted again as the
+control. ``captured.alpha`` is this judgement's share of the false-alarm budget.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _SHOWN = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """One token's log-probability as the judged arm and the baseline reported it."""
+    """One token's log-probability as the judged arm, the speculative server, and the baseline reported it."""
 
     request_id: str
     index: int
@@ -80,7 +82,7 @@ class _Pair:
 
     @property
     def is_compared(self) -> bool:
-        """True if either value lies between the probabilities at which a difference is judged."""
+        """True if either value is a probability of .00001 to .98."""
         return any(_COMPARED[0] < exp(min(value, 0.0)) < _COMPARED[1] for value in (self.reported, self.baseline))
 
     @property
@@ -145,12 +147,12 @@ def _wants_prompts(captured: Captured) -> bool:
 
 
 def _list_broken_echoes(captured: Captured) -> list[str]:
-    """Return a line per answer without its echoed prompt.
+    """Return a line per answer without the prompt asked for by ``echo``.
 
     An answer counts only if every boot of the baseline echoes its prompt.
     """
-    asking = (request for request in captured.workload.requests if request.body.get("echo") and "prompt" in request.body)
-    prompts = {request.id: str(request.body["prompt"]) for request in asking}
+    echo_requests = (request for request in captured.workload.requests if request.body.get("echo") and "prompt" in request.body)
+    prompts = {request.id: str(request.body["prompt"]) for request in echo_requests}
     peers = [_by_key(arm) for arm in captured.baseline_boots]
     answers = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in prompts]
     return [
@@ -180,9 +182,9 @@ def _by_key(transcript: Transcript) -> dict[tuple[str, int], Answer]:
 
 
 def _pair_with_baseline(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
-    """Yield the log-probabilities of ``transcript`` paired with the baseline's.
+    """Yield the log-probabilities of ``transcript``, one arm's answers, paired with the baseline's.
 
-    Pairs are only of tokens after the same tokens: all of a prompt's, and at temperature 0 those of an answer before its first difference.
+    Pairs are only of equal tokens after equal ones: all of a prompt's, and at temperature 0 those of an answer before its first difference.
     """
     baseline = _by_key(captured.baseline)
     greedy = {request.id for request in captured.workload.requests if request.greedy}
@@ -199,11 +201,12 @@ def _pair_with_baseline(transcript: Transcript, captured: Captured) -> Iterator[
 def _pair_logprobs(answer: Answer, baseline_logprobs: Sequence[float], logprobs: Sequence[float], *, prompt: bool) -> Iterator[_Pair]:
     """Yield the pairs of both lists, up to the shorter one's end.
 
-    They are of the prompt's tokens from its second on if ``prompt``, else of the answer's tokens.
+    They are of the prompt's tokens from its second on if ``prompt``, else of the answer's tokens. Each pair also has the baseline's values
+    of the neighbouring tokens: a value equal to one of them is shifted by a place.
     """
     for index, (value, other) in enumerate(zip(logprobs, baseline_logprobs, strict=False)):
         neighbours = (*baseline_logprobs[max(0, index - 1) : index], *baseline_logprobs[index + 1 : index + 2])
-        length = len(baseline_logprobs) + 1 if prompt else 0
+        length = len(baseline_logprobs) + 1 if prompt else 0  # a prompt's first token has no value
         yield _Pair(request_id=answer.request_id, index=index, length=length, reported=value, baseline=other, neighbours=tuple(neighbours))
 
 
@@ -228,9 +231,9 @@ class _Peers:
 def _compare_baseline_boots(captured: Captured) -> _Peers:
     """Return how far two reports of the baseline itself differ.
 
-    They are the control's and the baseline's, and the calibration's reported values and their scores. ``far`` counts tokens that are off
-    by more than ``limit`` divided by the factor by which a judged arm's noise may exceed the baseline's. The factor is the smaller one,
-    TOLERATED, if log-probabilities of prompts are asked for, since prefill computes those.
+    They are the control's and the baseline's, and the calibration's reported values and their scores. The judged arm's noise may be larger
+    by a factor: its tokens beyond ``limit`` are compared with ``far``, the baseline's beyond ``limit`` over that factor. The factor is
+    the smaller one, TOLERATED, if log-probabilities of prompts are asked for, since prefill computes those and no verify kernel.
     """
     pairs = [pair for boot in captured.baseline_boots[1:] for pair in _pair_with_baseline(boot, captured) if pair.is_compared]
     distances = [abs(pair.delta) for pair in pairs]
@@ -252,10 +255,11 @@ def _compare_baseline_boots(captured: Captured) -> _Peers:
 
 
 def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> bool:
-    """Return True if more of ``tokens`` are off than of the baseline's own.
+    """Return True if more tokens are off than by chance.
 
-    ``far`` of them are off by more than ``peers.limit`` nats. The test is Fisher's exact one at ``captured.alpha``. Three are enough if the
-    servers are exact; without any report of the baseline to compare with, a rate of one in a thousand is tolerated.
+    ``far`` of ``tokens`` are off. ``peers`` are the tokens at which two reports of the baseline differ: Fisher's exact test compares both
+    rates at ``captured.alpha``. Three tokens are enough if the servers are exact, differing by rounding alone. Without reports of the
+    baseline to compare with, a rate of one in a thousand is tolerated.
     """
     if peers.is_exact:
         return far >= _WRONG_TOKENS
@@ -267,8 +271,8 @@ def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> 
 def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
     """Return FAIL, named by what most tokens of ``far`` have in common.
 
-    ``far`` are the ``pairs`` beyond the limit. The names, each if more than half of them are so: values of a neighbouring token, else of
-    prompts; otherwise of answers.
+    ``far`` are those of ``pairs`` that are off. The name is SHIFTED if more than half of them have the value of a neighbouring token; else
+    OF_PROMPTS if more than half are of prompts; else OF_TOKENS.
     """
     shifted = sum(pair.is_shifted for pair in far)
     are_of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
@@ -331,8 +335,9 @@ def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) ->
 def _least_rate(captured: Captured, tokens: int, peers: _Peers) -> float:
     """Return the least rate of wrong values caught with probability 0.99.
 
-    ``tokens`` is the number of compared tokens. The rate is nearly 1 if wrong values at all of them would not be enough.
+    ``tokens`` is the number of compared tokens. Wrong values are caught if as many as chance does not explain are among them. The rate is
+    nearly 1 if wrong values at all of them would not be enough.
     """
     least = next((far for far in range(1, tokens + 1) if _beyond_chance(captured, far, tokens, peers)), tokens)
-    # At the upper one of two limits of 98 %, so few tokens are off with a probability of one in a hundred.
+    # The upper limit at 98 % for one hit less than that: at this rate fewer tokens are off with a probability of one in a hundred.
     return proportions.limits(least - 1, tokens, 0.98).high

@@ -1,5 +1,8 @@
 """Baseline noise: how far the scores of two runs' baselines may lie apart though nothing changed.
 
+Each run has draws: sampled tokens, each with the log-probability that its server reported and a score, that of the baseline's prefill. How
+far these two lie apart is the run's noise, in nats of one logit. A boot is one start of a server.
+
 A logit that a server computes after a prefix is the model's, plus what its boot adds there at every call alike (standard deviation b), plus
 what the call adds by its kernel: prefill (p), which scores, decode (d) or verify (v). In variance:
 
@@ -78,11 +81,11 @@ class BaselineNoise:
 
 
 def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
-    """Return the noise of two runs from their calibrations' draws.
+    """Return the noise of two runs' baselines, from the draws of both.
 
     None if one run has too few draws to limit it. ``is_exact`` needs draws without noise in both runs, other boots' draws included.
     """
-    # Of a noise the larger estimate counts: it is what a shift has to exceed.
+    # Of two estimates of a noise, by median and by upper tenth, the larger one counts: a shift has to exceed it.
     before, after = (logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
     if before is None or after is None:
         return None
@@ -100,7 +103,8 @@ def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
 def _limit(noises: Iterable[float]) -> float:
     """Return the largest shift that the noises of two runs explain.
 
-    All are in nats per logit. A noise above :data:`NUMERICS_UP_TO` counts as that much, so that a noisy run cannot hide every shift.
+    All are in nats per logit. Variances add up, and twice their sum is tolerated (:data:`MARGIN`). A noise above :data:`NUMERICS_UP_TO`
+    counts as that much, so that a noisy run cannot hide every shift.
     """
     return math.sqrt(RESOLUTION**2 + MARGIN * sum(min(noise, NUMERICS_UP_TO) ** 2 for noise in noises))
 
@@ -119,11 +123,11 @@ class _BetweenBoots:
     def from_record(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
         """Return an upper limit of a run's noise between two boots.
 
-        ``noise`` is that of the baseline's draws. If two boots made and scored these draws, the result is the upper limit of that noise.
-        With one boot it is no lower than that limit: each variant's draws limit the noise between boots, and the lowest limit counts.
-        This it errs with a probability of ``logit_shift.ERROR`` times the number of variants at most. Without variants it is the noise
-        that judges grant to a run of one boot. ``is_exact`` is True if none of the draws used shows noise; with one boot and no variants,
-        in single precision only.
+        ``noise`` is that of the baseline's draws. If one boot drew and another scored, its upper limit is the result. If one boot did both,
+        the draws of each variant, scored by the baseline, limit the noise between boots too; the lowest of these limits counts, but no
+        less than ``noise``. It errs with a probability of ``logit_shift.ERROR`` times the number of variants at most. Without variants it
+        is the noise that judges grant to a run of one boot. ``is_exact`` is True if none of the draws used shows noise; with one boot and
+        no variants, in single precision only.
         """
         if record.boots > 1:
             return cls(nats=noise.high, draws=record.draws, is_exact=_is_noiseless(record.draws))

@@ -1,5 +1,7 @@
 """Between: after an event, such as sleep or a reload of the weights, a server answers the same requests, and accepts drafts, as before.
 
+The requests before the first event, and those after each one, form a phase: a request's id begins with its name (:func:`phase`). Events
+are done to the judged arm's server, which speculates, and to every boot of the baseline, which does not; each may do, refuse or fail them.
 A drafter that an event loses leaves the text right. Only its drafts, asked for again, show it. An update by other weights is not judged.
 """
 
@@ -72,9 +74,10 @@ def judge(captured: Captured) -> Verdict:
 def _judge_by_events(captured: Captured) -> Verdict:
     """Return greedy's verdict by events, or a fault of drafts or caches.
 
-    Drafts and caches are judged only if greedy's verdict is PASS or INCONCLUSIVE.
+    The greedy judge decides whether tokens are wrong; its FAIL is named by the event. Drafts and caches are judged only if its verdict is
+    PASS or INCONCLUSIVE.
     """
-    quiet = replace(captured, on_verdict=None)  # only the restated verdict is this family's
+    quiet = replace(captured, on_verdict=None)  # greedy's verdict is not reported itself, only the one made of it
     verdict = greedy.judge(quiet)
     if verdict.outcome is Outcome.FAIL:
         return restate(captured, verdict, **_name_by_event(captured, verdict))
@@ -90,7 +93,8 @@ def _outcomes(transcript: Transcript) -> Mapping[str, EventOutcome]:
 def _check_failed_events(captured: Captured) -> Verdict | None:
     """Return a verdict if an event failed on a server; None otherwise.
 
-    The judged arm's events come first, in their order (:func:`_judge_failed_event`). INVALID if one failed on a boot of the baseline alone.
+    The judged arm's events come first, in their order (:func:`_judge_failed_event`). INVALID if one failed on a boot of the baseline alone:
+    a resumed run tries it again, unless it has failed on a fresh server too (``recurred``).
     """
     outcomes = _outcomes(captured.speculative)
     for event in captured.workload.events:
@@ -115,8 +119,8 @@ def _has_failed(outcome: EventOutcome) -> bool:
 def _judge_failed_event(captured: Captured, event: Event, outcome: EventOutcome) -> Verdict:
     """Return the verdict on an event that failed on the judged arm.
 
-    FAIL if it failed again on a fresh server, and every boot of the baseline has survived it. INVALID if it did not fail again, or could
-    not be tried again, or if the baseline did not survive it either.
+    ``outcome`` is that of the last try: its ``ending`` is None if the event then succeeded, and ``recurred`` says whether it failed again
+    on a fresh server, None if that was not tried. FAIL if it failed again, and every boot of the baseline has survived it, else INVALID.
     """
     words = _describe_failure(event, outcome)
     if outcome.ending is None or not outcome.recurred:
@@ -162,7 +166,7 @@ def _check_server(captured: Captured) -> Verdict | None:
     A FAIL for a request after an event gets the event in name and headline, and loses its example: a client that asks without the event
     would not see it. Any other verdict stays as it is. None for a server without a failure.
     """
-    verdict = server_failure(replace(captured, on_verdict=None))
+    verdict = server_failure(replace(captured, on_verdict=None))  # only the verdict returned here is reported
     if verdict is None:
         return None
     recurring = [failure for failure in captured.speculative.server_failures if failure.recurred]
@@ -185,7 +189,7 @@ def _event_of(captured: Captured, request_id: str) -> Event | None:
 
 
 def _check_refused_events(captured: Captured) -> Verdict | None:
-    """Return REFUSED if the server serves none of the events, else None."""
+    """Return REFUSED if the judged arm's server refuses all events, else None."""
     outcomes = captured.speculative.events
     if not outcomes or not all(outcome.refused for outcome in outcomes):
         return None
@@ -197,11 +201,11 @@ def _check_refused_events(captured: Captured) -> Verdict | None:
 
 
 def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields to change in greedy's failure.
+    """Return this family's replacements for fields of the greedy judge's FAIL.
 
-    A failure by wrong tokens, none of them before the first event, is named by the first event that wrong ones come after, unless the
-    server refused that event; it loses its example, since a client that asks without the event would not see it. A line with the number
-    of wrong answers after each event is added after the first three short lines in any case.
+    They get a line with the number of wrong answers after each event. The failure is also named by the first event with wrong answers after
+    it, if it is by wrong tokens, no answer before the first event has one, and the event was done. It then loses its example, since a
+    client that asks without the event would not see it.
     """
     counts = count_by_phase(captured)
     line = f"phases       answers with a wrong token: {counts}"
@@ -217,8 +221,9 @@ def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]
 def _check_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL for the first event after which acceptance fell to half or less.
 
-    Equal answers before the first event and after this one differ in nothing but the server's state. The test is :func:`acceptance_drop` at
-    an even part of ``captured.alpha`` per event. None otherwise, and for the control, which does not draft.
+    Compared are equal answers to one request before the first event and after this one: they differ in nothing but the server's state. The
+    test is :func:`acceptance_drop` at an even part of ``captured.alpha``, the share of the false-alarm budget, per event. None otherwise,
+    and for the control, which does not draft.
     """
     pairs = [repeat for repeat in repeats(captured, captured.speculative) if phase(repeat.first.request_id) == BEFORE]
     events = () if captured.is_control else _done_events(captured, [captured.speculative])
@@ -243,10 +248,11 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 def _check_caches(captured: Captured) -> Verdict | None:
     """Return FAIL if cached tokens are not those of the baseline after an event.
 
-    OVERCOUNT if a prompt reports more cached tokens than it has. Else tokens are lost if at least two prompts sent right after an event
-    lack more than :func:`tolerated_loss` of the tokens that every boot of the baseline reports there. They survive if at least two have
-    ``LEAST_BLOCK`` tokens or more where no boot reports any: there the event emptied the cache. Prompts that are sent together are left
-    out, and so are events that an arm refused. None otherwise, and if an arm never reports cached tokens.
+    Cached tokens are a prompt's tokens that the server reports as taken from its prefix cache. OVERCOUNT if they are more than the prompt
+    has. Else tokens are lost if at least two prompts sent right after an event lack more than :func:`tolerated_loss` of those that every
+    boot of the baseline reports there. They survive if at least two have ``LEAST_BLOCK`` tokens or more where no boot reports any: there
+    the event emptied the cache. Prompts that are sent together are left out, and so are events that an arm refused. None otherwise, and if
+    an arm never reports cached tokens.
     """
     arms = (captured.speculative, *captured.baseline_boots)
     if beyond := describe_overcounts(captured):
@@ -277,7 +283,7 @@ def _done_events(captured: Captured, arms: Iterable[Transcript]) -> list[Event]:
 def _is_first_after(event: Event, answer: Answer) -> bool:
     """Return True if an answer is the first to its prompt after ``event``.
 
-    Requests sent beside others ask the same prompts again.
+    Requests sent beside others, with ids of their own ending, ask the same prompts again and find them cached.
     """
     return answer.ok and phase(answer.request_id) == event.name and not answer.request_id.endswith(_BESIDE)
 
@@ -298,9 +304,9 @@ def _fail_caches(captured: Captured, name: str, details: str) -> Verdict:
 
 
 def _describe_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields to change in greedy's pass.
+    """Return this family's replacements for fields of the greedy judge's pass.
 
-    Its headline gets the events that happened, and those that were refused; its evidence a line per event.
+    The headline gets the events that were done, and those that were refused; the evidence a line per event and arm.
     """
     outcomes = _outcomes(captured.speculative)
     happened = [event.words for event in captured.workload.events if event.name in outcomes and outcomes[event.name].is_done]

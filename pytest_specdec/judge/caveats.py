@@ -1,4 +1,7 @@
-"""Caveats of every verdict on the same captured answers, whatever it finds."""
+"""Caveats of every verdict on the same captured answers, whatever it finds.
+
+An arm is a server whose answers are captured: the baseline, the control (the baseline again) and the speculative one under judgement.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,9 @@ class Caveats:
 def read_caveats(captured: Captured) -> Caveats:
     """Return the caveats for every verdict on ``captured``.
 
-    They come from its way of capture alone, not from a judge: drafting seen by bursts alone, a scorer, fewer requests in flight, servers
-    shared with others. Drafting by bursts, and a control within the baseline's own boot, limit a pass as well.
+    They come from its way of capture alone, not from a judge: drafting that is seen by bursts of tokens in a stream and not counted, a
+    separate scoring server, fewer requests in flight, servers shared with others. The first, and a control that is the baseline's own
+    boot asked again, limit a claim of what a pass rules out as well.
     """
     streams = bursts.uncounted_bursts(captured)
     is_drafting_seen = streams is not None and streams.drafting
@@ -68,8 +72,8 @@ def _describe_concurrency(captured: Captured) -> tuple[str, ...]:
 def _describe_sharing(captured: Captured) -> tuple[str, ...]:
     """Return lines on disturbances of attached servers, cause by cause.
 
-    They are a control from the same boot as the baseline, requests of other clients, answers missing from the server's counters, and
-    requests refused with 429 and sent again.
+    The causes are a control from the same boot as the baseline, requests of other clients (``foreign``) and answers missing from the
+    server's counters (``uncounted``), both in words, and a number of requests refused with 429 and sent again.
     """
     arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
     shared = (f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms if arm.foreign)

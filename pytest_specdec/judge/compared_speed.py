@@ -1,4 +1,8 @@
-"""Compared speed: the figures of speed of two runs, and what became slower."""
+"""Compared speed: the figures of speed of two runs, and what became slower.
+
+A figure is one of an arm, the baseline or a variant that speculates. Its gate is the least ratio of new to old that passes. The gate's
+ruling is PROVEN if the ratio is surely above it, and OPEN if that is undecided.
+"""
 
 from __future__ import annotations
 

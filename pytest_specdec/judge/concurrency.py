@@ -1,8 +1,9 @@
 """Concurrency: requests in flight beside others get what they would get alone.
 
-Requests are sent in waves, groups of one to 32 at once. Every token at temperature 0 is compared with the baseline's scores, wave by wave.
-If tokens are wrong beside other requests and right alone, the fault is named by what the wrong waves have in common. Answers to another
-request are recognised by their text.
+Requests are sent in waves, groups of one to 32 at once. Every token at temperature 0 is compared with the scores of the baseline, the same
+model without speculation, wave by wave. A token is wrong if it lies below the best one by more than the tolerance, the gap that noise
+explains. If tokens are wrong beside other requests and right alone, the fault is named by what the wrong waves have in common. Answers to
+another request are recognised by their text.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def judge(captured: Captured) -> Verdict:
 def _check_all_answered(captured: Captured) -> Verdict | None:
     """Return INVALID if an arm left requests without any answer.
 
-    Refused requests and those aborted by their client do not count. Returns None if there are no others.
+    Arms are the judged one and the baseline's boots. Requests that were refused, or aborted by their client, do not count. Else None.
     """
     for arm in (captured.speculative, *captured.baseline_boots):
         silent = [answer for answer in arm.answers if not (answer.ok or answer.aborted or is_refusal(answer))]
@@ -102,7 +103,8 @@ def _check_swapped(captured: Captured) -> Verdict | None:
 def _check_documents(captured: Captured) -> Verdict | None:
     """Return FAIL if documents of the judged arm break their grammar.
 
-    Returns None if there are none, or if a boot of the baseline has an invalid document too.
+    A document is the answer to a request with a format such as a JSON schema. None if all are valid, or if a boot of the baseline has an
+    invalid one too.
     """
     wanted = formats(captured.workload.requests)
     wrong = _list_document_faults(captured.speculative, wanted)
@@ -122,8 +124,8 @@ def _list_document_faults(arm: Transcript, wanted: Mapping[str, OutputFormat]) -
 def _check_foreign(captured: Captured) -> Verdict | None:
     """Return FAIL if foreign text is more frequent than in the baseline.
 
-    Foreign text is special tokens, or letters of a script that the prompt does not use. Compared by Fisher's exact test at
-    ``captured.alpha``; None if chance explains the difference.
+    Foreign text is special tokens, or letters of a script that the prompt does not use. Answers with it are counted, and compared by
+    Fisher's exact test at ``captured.alpha``; None if chance explains the difference.
     """
     foreign = find_foreign_text(captured, captured.speculative)
     peers = [find_foreign_text(captured, arm) for arm in captured.baseline_boots]
@@ -142,10 +144,11 @@ def _check_foreign(captured: Captured) -> Verdict | None:
 def _check_dead_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts are hardly ever accepted in larger waves.
 
-    Every size of a wave is tried as the border: waves of that size or more are the larger ones. FAIL if the larger waves accept at most a
-    tenth of the draft tokens per step that the smaller ones do. The smaller ones must accept .3 per step or more, and both need enough
-    steps. Only early verify steps count, while every request of a wave is in flight, and only requests at temperature 0, since drafts of
-    sampled tokens are accepted less. Returns None otherwise, for the control, and if by the config drafting depends on the load.
+    Every size of a wave is tried as the border from which on drafts may die: waves of that size or more are the larger ones. FAIL if the
+    larger waves accept at most a tenth of the draft tokens per step that the smaller ones do. The smaller ones must accept .3 per step or
+    more, and both need 30 steps. Only early verify steps count, while every request of a wave is in flight, and only requests at
+    temperature 0, since drafts of sampled tokens are accepted less. None otherwise, for the control, which does not draft, and if by the
+    config drafting depends on the load.
     """
     draft = captured.pair.variant.draft
     if captured.is_control or draft.most_requests or draft.depends_on_load:
@@ -155,7 +158,7 @@ def _check_dead_drafts(captured: Captured) -> Verdict | None:
         small = [step.accepted for step in steps if step.wave_size < size]
         large = [step.accepted for step in steps if step.wave_size >= size]
         is_enough = min(len(small), len(large)) >= _ENOUGH_STEPS and sum(small) >= _USUAL * len(small)
-        # Means are compared, multiplied by both numbers of steps.
+        # Accepted tokens per step are compared, with both sides multiplied by both numbers of steps.
         if is_enough and sum(large) * len(small) <= _RATIO * sum(small) * len(large):
             return _fail_dead_drafts(captured, size, small, large)
     return None
@@ -173,8 +176,9 @@ class _EarlyStep:
 def _early_steps(captured: Captured) -> list[_EarlyStep]:
     """Return the early verify steps of the judged arm's answers.
 
-    They are those in :data:`_EARLY` of each answer. A step emits its accepted draft tokens and one token more. Sampled requests and those
-    with a grammar are left out: their acceptance is not that of the others.
+    They are the third to the seventh whole step of each answer (:data:`_EARLY`): before, requests of its wave are still being admitted. A
+    step emits its accepted draft tokens and one token more. Sampled requests and those with a grammar are left out: their acceptance is
+    not that of the others.
     """
     wave_sizes = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
     return [
@@ -225,8 +229,8 @@ def _judge_tokens(captured: Captured) -> Verdict:
 def _check_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict | None:
     """Return FAIL for more wrong tokens than the baseline's boots explain.
 
-    A token is wrong if it lies below the baseline's best one by more than the tolerance. Returns SUSPICIOUS if wrong tokens are too many
-    for noise and too few for an alarm, and None if noise explains their number.
+    Returns SUSPICIOUS if wrong tokens are too many for noise and too few for an alarm (``is_open``), and None if noise explains their
+    number. ``events`` counts the wrong tokens, and ``repeats`` has their counts in rounds with the same requests sent again.
     """
     checked = len(tokens.gaps)
     if tokens.allowed.is_wrong(tokens.events, checked, captured.alpha, tokens.repeats):
@@ -235,7 +239,11 @@ def _check_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict
 
 
 def _fail_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
-    """Return FAIL, named by what the waves with wrong tokens have in common."""
+    """Return FAIL, named by what the waves with wrong tokens have in common.
+
+    That is a feature of their requests, such as a grammar, or just that they are in flight together. It is WRONG_ALONE if a request alone
+    has wrong tokens. The example is the token with the widest gap below the baseline's best one.
+    """
     wrong_waves = [wave for wave in tokens.waves if wave.wrong]
     name = blame(tokens.waves)
     widest = max((token for wave in wrong_waves for token in wave.wrong), key=lambda token: token.gap)
@@ -288,7 +296,7 @@ def _list_traits(wave: WaveTokens) -> str:
 def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
     """Return PASS, or INCONCLUSIVE for too few tokens beside other requests.
 
-    Tokens of requests sent alone do not count for :data:`LEAST_TOKENS`, nor for the rates that are ruled out.
+    Tokens of requests sent alone do not count for :data:`LEAST_TOKENS`, nor for the rates of wrong tokens and answers that are ruled out.
     """
     beside = [wave for wave in tokens.waves if wave.size > 1]
     count, clients_left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)

@@ -1,6 +1,8 @@
 """Concurrent requests: greedy tokens by the wave of their request, what wrong waves have in common, and answers to another request.
 
-A wave is a group of requests that are sent at once; a wave of one is a request alone.
+A wave is a group of requests that are sent at once; a wave of one is a request alone. The judged arm is the speculative server; the boots
+of the baseline serve the same model without speculation. A token's gap is how far, in nats, it lies below the best one by the baseline's
+scores. It is wrong if the gap exceeds the tolerance, which noise explains.
 """
 
 from __future__ import annotations
@@ -107,13 +109,14 @@ class ConcurrentTokens:
 def concurrent_tokens(captured: Captured) -> ConcurrentTokens:
     """Return the judged arm's tokens at temperature 0, wave by wave.
 
-    A wave is the requests sent at once. The result also has the tolerance, and for each repeated round its number of tokens beyond its
-    own tolerance. Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if scores are
-    of other tokens, or if penalties count a prompt whose token ids are missing.
+    The result also has the tolerance, and for each round in which the same was requested again (``captured.repeats``) its number of tokens
+    beyond its own tolerance. Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if
+    scores are of other tokens, or if penalties count a prompt whose token ids are missing.
     """
     by_request = {scored.answer.request_id: scored for scored in _align_scores(captured, captured.speculative)}
     peers = [scored for arm in captured.baseline_boots for scored in _align_scores(captured, arm)]
     allowed = tolerance(captured, peers)
+    # A client that leaves may disturb the next wave too: ``has_left`` passes that on as the trait "left".
     turns, waves, has_left = captured.workload.turns, [], False
     for number, turn in enumerate(turns, 1):
         answers = [by_request[request.id] for request in turn if request.id in by_request]
@@ -166,10 +169,10 @@ def _traits(request: Request) -> set[str]:
 def blame(waves: Sequence[WaveTokens]) -> str:
     """Return a fault's name by the one trait of the wrong waves.
 
-    A wave is wrong if it has wrong tokens, and right if its tokens are scored and none is wrong. WRONG_ALONE if a request alone is wrong.
-    Else a trait explains the wrong waves if all of them have it and not all right ones; of several such traits, those count that no right
-    wave has, if there are any. Right waves of a single request are not looked at, since it has no neighbour. UNDER_CONCURRENCY if the
-    traits left give no single name.
+    A trait is a feature that a request of the wave asks for. A wave is wrong if it has wrong tokens, and right if its tokens are scored and
+    none is wrong. WRONG_ALONE if a request alone is wrong. Else a trait explains the wrong waves if all of them have it and not all right
+    ones; of several such traits, those count that no right wave has, if there are any. Right waves of a single request are not looked at,
+    since it has no neighbour. UNDER_CONCURRENCY if the traits left give no single name.
     """
     wrong = [wave for wave in waves if wave.wrong]
     if any(wave.size == 1 for wave in wrong):
@@ -201,21 +204,21 @@ _FEWEST = 2
 def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
     """Return the answers with text of another request's answer.
 
-    Only requests of one wave are compared. The text is the other request's marker word, unique to its prompt in the workload, unless a boot
-    of the baseline writes that word too; or, if both requests are at temperature 0, the beginning of the baseline's answer to it. A single
-    answer of the second kind is left out as chance unless a marker word is found too.
+    Only requests of one wave are compared. An answer has leaked if it has the marker word of another request, a word of that prompt alone,
+    and no boot of the baseline writes it there. If both requests are at temperature 0, it fits the other one if it begins like the
+    baseline's answer to that. A single answer of the second kind is left out as chance unless one has leaked too.
     """
-    peers = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
+    baseline_texts = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
     texts = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
     words = _marker_words(captured.workload.requests)
     neighbours = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
     leaked, fitting = [], []
     for request, other in neighbours:
-        text, other_text = texts.get(request.id, ""), peers[0].get(other.id, "")
+        text, other_text = texts.get(request.id, ""), baseline_texts[0].get(other.id, "")
         pair = SwappedAnswer(request_id=request.id, other_id=other.id, text=text, other_text=other_text)
-        if (word := words.get(other.id)) and word in text and not any(word in peer.get(request.id, "") for peer in peers):
+        if (word := words.get(other.id)) and word in text and not any(word in boot.get(request.id, "") for boot in baseline_texts):
             leaked.append(pair)
-        elif request.greedy and other.greedy and _fits_other(text, request.id, other.id, peers):
+        elif request.greedy and other.greedy and _fits_other(text, request.id, other.id, baseline_texts):
             fitting.append(pair)
     return (*leaked, *(fitting if leaked or len({pair.request_id for pair in fitting}) >= _FEWEST else ()))
 
@@ -238,10 +241,11 @@ def _fits_other(text: str, request_id: str, other_id: str, peers: Sequence[Mappi
     if other_id not in peers[0] or request_id not in peers[0]:
         return False
     other = peers[0][other_id]
-    like_other = first_difference(text, other)
-    like_right = max(first_difference(text, peer.get(request_id, "")) for peer in peers)
-    right_like_other = max(first_difference(peer.get(request_id, ""), other) for peer in peers)
-    return like_other >= max(like_right, right_like_other) + _BEYOND
+    # Numbers of characters with which two texts begin alike.
+    text_and_other = first_difference(text, other)
+    text_and_right = max(first_difference(text, peer.get(request_id, "")) for peer in peers)
+    right_and_other = max(first_difference(peer.get(request_id, ""), other) for peer in peers)
+    return text_and_other >= max(text_and_right, right_and_other) + _BEYOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +267,7 @@ def find_foreign_text(captured: Captured, arm: Transcript) -> ForeignText:
     """
     prompts = {request.id: request.prompt_key for request in captured.workload.requests}
     texts = {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
-    # A prompt's key is JSON, in which characters beyond ASCII are escaped.
+    # A prompt's key is JSON with characters beyond ASCII escaped: decoded, they show the scripts of the prompt.
     kinds = {
         id_: what for id_, text in texts.items() if (what := _find_foreign(text, prompts.get(id_, "").encode().decode("unicode_escape")))
     }

@@ -1,4 +1,8 @@
-"""Context: sequences up to the server's longest get as many tokens as their requests allow, and the baseline's choice of them."""
+"""Context: sequences up to the server's longest get as many tokens as their requests allow, and the baseline's choice of them.
+
+A sequence is prompt and answer together, and the context limit the longest one that the server takes. The judged arm is the speculative
+server. The baseline serves the same model without speculation, in one boot or in two.
+"""
 
 from __future__ import annotations
 
@@ -81,10 +85,11 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _fill_prompts(captured: Captured) -> Captured:
-    """Return the run with its prompts filled up to the baseline's limit.
+    """Return ``captured`` with its prompts filled up to the baseline's limit.
 
-    The capture stores them filled, unless no server reported a limit; runs of early releases never do. Requests whose length depends on a
-    limit that is unknown or too long to fill are left out.
+    A workload states such prompts as lengths, which may depend on the limit. The capture stores them filled with token ids, unless no
+    server reported a limit; runs of early releases never do. Requests whose length depends on a limit that is unknown or too long to fill
+    are left out.
     """
     if not is_open(captured.workload):
         return captured
@@ -107,16 +112,16 @@ def _check_limit_known(captured: Captured) -> Verdict | None:
 def find_unlike_refusals(captured: Captured) -> Iterator[ContextBreach]:
     """Yield requests refused by the arm alone or by the baseline alone.
 
-    Only those count in which all boots of the baseline agree.
+    Only those count which all boots of the baseline answer, or all refuse.
     """
     peers = [{answer.key: answer for answer in boot.answers} for boot in captured.baseline_boots]
     for answer in captured.speculative.answers:
-        others = [peer[answer.key] for peer in peers if answer.key in peer]
-        if is_refusal(answer) and others and all(other.ok for other in others):
+        by_baseline = [peer[answer.key] for peer in peers if answer.key in peer]
+        if is_refusal(answer) and by_baseline and all(other.ok for other in by_baseline):
             what = f"{answer.status} {quote(answer.error or '', 100)}"
             yield ContextBreach(flaw=ContextFlaw.REFUSED, request_id=answer.request_id, what=what)
-        if answer.ok and others and all(map(is_refusal, others)):
-            what = f"answered with {answer.tokens} tokens; the baseline says {quote(others[0].error or '', 100)}"
+        if answer.ok and by_baseline and all(map(is_refusal, by_baseline)):
+            what = f"answered with {answer.tokens} tokens; the baseline says {quote(by_baseline[0].error or '', 100)}"
             yield ContextBreach(flaw=ContextFlaw.ADMITTED, request_id=answer.request_id, what=what)
 
 
@@ -126,13 +131,13 @@ def find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
     An answer counts only if every boot of the baseline answers the same request with exactly max_tokens.
     """
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
-    exact = [
+    exact_keys = [
         {answer.key for answer in boot.answers if answer.ok and answer.tokens == limits[answer.request_id].most}
         for boot in captured.baseline_boots
     ]
     for answer in captured.speculative.answers:
         tokens, most = answer.tokens, limits[answer.request_id].most
-        if answer.ok and tokens is not None and most is not None and tokens != most and all(answer.key in keys for keys in exact):
+        if answer.ok and tokens is not None and most is not None and tokens != most and all(answer.key in keys for keys in exact_keys):
             flaw = ContextFlaw.SHORT if tokens < most else ContextFlaw.OVERRUN
             what = (
                 f"{tokens} tokens of {most}, finish_reason {answer.choice.finish_reason!r}, "
@@ -160,8 +165,9 @@ def _check_scored(captured: Captured) -> Verdict | None:
 def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
     """Yield each answer's first wrong token, unless noise explains their number.
 
-    A token is wrong if it lies below the baseline's best one by more than the tolerance. Their number over all answers is compared with
-    that of the baseline's own boots at ``captured.alpha``. None are yielded if the workload is not scored.
+    A token is wrong if its gap, how far it lies below the best one by the baseline's scores, exceeds the tolerance. Their number over all
+    answers is compared with that of the baseline's own boots at ``captured.alpha``. The flaw is NEAR among the last 64 tokens up to the
+    run's longest sequence, else WRONG. Nothing is yielded if the workload is not scored.
     """
     if not captured.workload.scored:
         return
@@ -189,8 +195,9 @@ def _allow_gaps(captured: Captured) -> Tolerance:
 def fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
     """Return FAIL, named by the most frequent flaw; None without breaches.
 
-    If there are wrong tokens far from the context limit, they give the name, since that limit does not explain them. The headline states
-    the comparison already made with the baseline: by number for wrong tokens, with its answers to the same requests for other flaws.
+    ``breaches`` are the faults that callers have already held against the baseline. Wrong tokens far from the context limit give the name
+    if there are any, since that limit does not explain them. The headline states the comparison: by number for wrong tokens, with the
+    baseline's answers to the same requests for other flaws.
     """
     if not breaches:
         return None
@@ -214,9 +221,9 @@ def fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdi
 
 
 def _describe_unfilled(captured: Captured) -> tuple[str, ...]:
-    """Return a line saying that no request goes up to the context limit.
+    """Return a line for a run without requests up to the context limit.
 
-    The limit is then unknown, or too long to be filled. Empty if a request goes up to it.
+    The limit is then unknown, or too long to be filled. Empty if some request goes up to it.
     """
     limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
     if any(request.id.startswith(LIMITED) for request in captured.workload.requests):
@@ -225,9 +232,9 @@ def _describe_unfilled(captured: Captured) -> tuple[str, ...]:
 
 
 def _pass_context(captured: Captured) -> Verdict:
-    """Return PASS, or INCONCLUSIVE for too few scored tokens.
+    """Return PASS, or INCONCLUSIVE for fewer than 20 scored tokens.
 
-    A workload without scores needs none.
+    A workload that is not scored needs none: its lengths, ends and refusals were judged.
     """
     answers = [answer for answer in captured.speculative.answers if answer.ok]
     scored = scored_answers(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()

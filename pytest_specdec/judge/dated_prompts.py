@@ -1,7 +1,8 @@
 """Dated prompts: prompts of two runs that differ in a few token ids, and whether a date in the chat template explains that.
 
-A date stands in the header that the template writes, so that all chats with that header have it, and with the same other ids. A token of
-the template, such as the end of a turn, stands after what the user wrote as well: every chat has other ids before it.
+A prompt's edit is what differs between its old and its new token ids: replacements of old ids by new ones. Its header is the old ids up to
+the last that differs. A date stands in the header that the template writes, so that all chats with that header have the same edit. A token
+of the template, such as the end of a turn, stands after what the user wrote as well: every chat has other ids before it.
 
 A tokenizer that writes each digit by itself changes up to six stretches of ids where a header has two dates, and may need an id more. Such
 a change counts as few ids where chats share the header, of two days. Ids where none were are no date: a token that the template adds, as
@@ -112,7 +113,7 @@ def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
     if len(before) != len(after):
         return _find_longer_edit(before, after)
     places = [place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
-    # The place less its number among the places is the same within a stretch, so that equal ones count its length.
+    # A stretch is places in a row: place and number among the places rise together in it, so that equal differences count its length.
     lengths = Counter(place - number for number, place in enumerate(places)).values()
     if len(places) > MOST_IDS and not _may_be_dates(lengths):
         return None
@@ -123,15 +124,16 @@ def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
 def _find_longer_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
     """Return the ids that differ between prompts of two lengths.
 
-    None if they are more or lie further apart than dates may change, or if ids stand where none were, or none where some were.
+    A date may change the length: the id of a 9 becomes the two of a 10. None if the ids are more or lie further apart than dates may
+    change, or if ids stand where none were, or none where some were.
     """
     start = first_difference(before, after)
     alike_at_end = first_difference(before[start:][::-1], after[start:][::-1])
     old, new = before[start : len(before) - alike_at_end], after[start : len(after) - alike_at_end]
     if abs(len(old) - len(new)) > _MOST_MORE or len(old) > _WIDEST:
         return None
-    codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    replacements = tuple((tuple(old[i:j]), tuple(new[k:m])) for tag, i, j, k, m in codes if tag != "equal")
+    operations = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()  # each turns old[i:j] into new[k:m]
+    replacements = tuple((tuple(old[i:j]), tuple(new[k:m])) for tag, i, j, k, m in operations if tag != "equal")
     lengths = [max(map(len, replacement)) for replacement in replacements]
     if any(not ids or not others for ids, others in replacements) or not _may_be_dates(lengths):
         return None
@@ -146,10 +148,10 @@ def _may_be_dates(lengths: Collection[int]) -> bool:
 def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[_Replacement, ...]]:
     """Yield the replacements that a date in a header may have made.
 
-    They count if two or more ``edits`` are alike, and these are at least 1 / (2 ``days``) of all. If there is one edit in all, it counts
-    if a chat of ``unchanged`` begins with the same ids up to the first that differs, or if ``unchanged`` is empty. Either way their
-    header must be written in no more than ``days`` ways, an unchanged one included. ``unchanged`` are the token ids of chats that are the
-    same in both runs.
+    ``days`` is the number of pairs of an old and a new day; each may make another edit. Two or more equal ``edits`` count if they are at
+    least 1 / (2 ``days``) of all. A single edit counts if a chat of ``unchanged``, those with the same ids in both runs, begins with the
+    same ids up to the first that differs, or if ``unchanged`` is empty. Either way the new run must write their header in no more than
+    ``days`` ways, an unchanged one included.
     """
     groups = Counter(edits)
     for edit, size in groups.items():

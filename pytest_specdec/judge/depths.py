@@ -61,7 +61,7 @@ def depth_lengths(captured: Captured) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthAcceptance:
-    """The drafts accepted on one kind of text at one depth."""
+    """The drafts accepted on one kind of text at one depth, with the tokens of each verify step (``windows``)."""
 
     depth: str
     prompt_tokens: int
@@ -135,7 +135,8 @@ class _DepthPair:
 def _measure_acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]:
     """Return the acceptance of one kind of requests by depth, the shallowest first.
 
-    Of answers that copy, only the steps within the copied text count: it is the same at every depth.
+    Of answers that copy, only the steps within the copied text count: it is the same at every depth. A step emits its accepted draft tokens
+    and one more: if the config does not state the draft tokens of a step, the longest step shows them.
     """
     of_kind = [answer for answer in captured.speculative.answers if answer.ok and kind_of(answer.request_id) == kind]
     draft_tokens = (
@@ -158,9 +159,10 @@ def _measure_acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]
 
 
 def _whole_steps(answer: Answer, *, copies: bool) -> tuple[int, ...]:
-    """Return the tokens of an answer's whole verify steps.
+    """Return the tokens of each of an answer's whole verify steps.
 
-    If the answer ``copies``, only steps within the copied text are returned.
+    If the answer ``copies`` from its prompt, only steps that end within the copied text are returned. The first entry of the choice's
+    ``windows`` is the prefill's: the steps start after its tokens.
     """
     windows = answer.choice.steps
     if not copies:
@@ -198,7 +200,11 @@ def _pair_depths(captured: Captured, kind: Kind) -> list[_DepthPair]:
 
 
 def _failing_fraction(captured: Captured, acceptance: DepthAcceptance) -> float | None:
-    """Return the fraction of the shallowest acceptance at which a depth fails; None if it may lose all."""
+    """Return the failing fraction of the shallowest depth's acceptance.
+
+    With so much of it or less a deeper one fails: a tenth, or a half within the reach, in tokens, that the config states for drafts. None
+    beyond that reach, where drafts may be lost.
+    """
     reach = captured.pair.variant.draft.context
     if not reach:
         return _NEXT_TO_NOTHING

@@ -62,6 +62,7 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
     than the other has no differing token. Raises ValueError if an answer's scores belong to other tokens than its own.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
+    # What each request at temperature 0 asks, as text: requests with equal texts are counted as one.
     questions = {request.id: request.asks for request in captured.workload.requests if request.greedy}
     scores = {name: {score.key: score.positions for score in captured.scores.get(name, ())} for name in (arm.arm, BASELINE)}
     equal_tokens, differing, divergences = 0, 0, []
@@ -87,7 +88,7 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
 def _compare_scores(answer: Answer, index: int, token: Position | None, baseline: Position | None) -> Divergence | None:
     """Return the divergence of an answer from the baseline's at token ``index``.
 
-    ``token`` and ``baseline`` are the scores of both tokens there; None if one of them is missing, or if their gap is unknown.
+    ``token`` and ``baseline`` are the scored positions of both answers' tokens there. None if one is missing, or their gap is unknown.
     """
     gap = None if token is None or baseline is None else _least_gap(token, baseline)
     if token is None or baseline is None or gap is None:
@@ -111,8 +112,9 @@ def _find_score(positions: tuple[Position, ...], answer: Answer, index: int) -> 
 def _least_gap(token: Position, baseline: Position) -> float | None:
     """Return the log-probability of ``baseline`` minus that of ``token``, in nats.
 
-    One of the two may be unlisted (nan), and so lies below all tokens that are listed at the other's position: the value nearest to 0 that
-    the gap can then have is returned, which claims least. None if both are unlisted, or no token is listed at the other's position.
+    Both follow the same tokens, so that both positions have one distribution. One of the two may be unlisted (nan), and so lies below all
+    tokens that are listed at the other's position: the value nearest to 0 that the gap can then have is returned, which claims least.
+    None if both are unlisted, or no token is listed at the other's position.
     """
     is_token_listed, is_baseline_listed = not math.isnan(token.logprob), not math.isnan(baseline.logprob)
     if is_token_listed and is_baseline_listed:

@@ -61,9 +61,9 @@ def total(answer: Answer) -> StepSum | None:
 def drafted_total(answer: Answer, *, every_step: bool) -> StepSum | None:
     """Return the sums of :func:`total` over steps with a draft alone.
 
-    A step without a draft emits one token. ``every_step`` says that the drafter drafts at every step. Without windows the counters count
-    such steps alone. Returns None if neither shows a step, or if it is unknown which steps had a draft: the server reports windows without
-    a draft count for each, and the drafter skips some steps.
+    ``every_step`` says that the drafter drafts at every step; else a step may have no draft and emit one token. Without windows the
+    counters count steps with a draft alone. Returns None if neither shows a step, or if it is unknown which steps had a draft: the server
+    reports windows without a draft count for each, and the drafter skips some steps.
     """
     choices_with_steps = [choice for choice in answer.choices if choice.steps]
     if not choices_with_steps:

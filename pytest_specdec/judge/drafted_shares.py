@@ -1,4 +1,7 @@
-"""Drafted shares: how many of the tokens are accepted drafts, round by round of a soak, on a server and on its ranks."""
+"""Drafted shares: how many of the tokens are accepted drafts, round by round of a soak, on a server and on its ranks.
+
+A soak sends the same traffic for minutes, and a round is one stretch of it. A rank is a part of the server with counters of its own.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class RankRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDrafts:
-    """The drafts of one rank, round by round."""
+    """The drafts of one rank, round by round, with the server's own figures of each round beside them (``whole``)."""
 
     name: str
     rounds: tuple[RankRound, ...]
@@ -79,8 +82,8 @@ class RankDrafts:
     def is_lost_to_server(self) -> bool:
         """True if the server's share of accepted drafts falls with the rank's.
 
-        The first and the last third of the settled rounds are compared: the server must have lost at least half of what the rank lost, as
-        shares of the server's tokens. False if the rank lost nothing, or if too few rounds have the server's share.
+        The settled rounds are those after the first sixth; their first and last third are compared. The server must have lost at least half
+        of what the rank lost, as shares of the server's tokens. False if the rank lost nothing, or too few rounds have the server's share.
         """
         counted = [one for one in self.rounds if one.whole.drafted_share is not None]
         settled = counted[len(counted) // _SETTLING :]

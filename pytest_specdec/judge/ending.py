@@ -1,10 +1,11 @@
 """Endings: where, why and with which token count every answer ends.
 
-The rules need no scores, so every family checks them. A rule that the baseline or the control breaks says nothing about the variant.
+A rule takes an answer's end and ``baseline``, facts learned from the baseline's answers (judge/baseline_endings.py), such as the ids that
+end a sequence. It returns a description of the breach, empty if there is none. ``end.peer`` is the baseline's choice for the same request.
+Rules need no scores, so every family checks them. A rule that the baseline or the control breaks says nothing about the variant.
 
-The ids that end a sequence are learned from the baseline's answers (judge/baseline_endings.py). Where none is learned the engine may hide
-its ends: an answer that ends where another goes on may then be a near-tie between the end and a token, which the judges of tokens hold to
-the distribution.
+Where no such id is learned, the engine may hide its ends: an answer that ends where another goes on may then be a near-tie between the end
+and a token, which the judges of tokens hold to the distribution.
 """
 
 # ruff: noqa: ARG001 - the rules share one signature
@@ -56,9 +57,9 @@ def check_endings(captured: Captured) -> Verdict | None:
     baseline's breaks no rule unless such ends are too many (:attr:`StopCounts.differ`).
     """
     peers = _answer_ends(captured, captured.baseline_boots)
-    drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
+    draft_tokens = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     ends = _answer_ends(captured, (captured.speculative,))
-    baseline = learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
+    baseline = learn_endings(peers, leeway=0 if captured.is_control else draft_tokens + 1)
     excused = [(flaw, rule) for flaw, rule in _RULES if any(rule(peer, baseline) for peer in peers)]
     if not baseline.shows(EndKind.PLAIN) and _count_stops(captured, ends).differ:
         # Near-ties between an end and a token do not explain so many other ends: they are held against the variant one by one.
@@ -76,7 +77,8 @@ def end_ids(captured: Captured) -> frozenset[int]:
 def describe_untested_ends(captured: Captured) -> str:
     """Return a clause on ends of sequence left untested by a pass.
 
-    It says from how many prompts on other ends would show, or that no number would. Empty if ids show the ends.
+    Where ids hide them, an end unlike the baseline's may be a near-tie. Only many such ends are a fault: the clause says how many prompts
+    would have to end otherwise, or that no number is enough. Empty if ids show the ends.
     """
     if learn_endings(_answer_ends(captured, captured.baseline_boots)).shows(EndKind.PLAIN):
         return ""
@@ -106,7 +108,8 @@ def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[
 def _count_stops(captured: Captured, ends: Sequence[AnswerEnd]) -> StopCounts:
     """Return the number of prompts with a plain answer that stops by itself.
 
-    The first plain answer to each prompt counts, of ``ends`` and of the baseline. Answers without the baseline's beside them are left out.
+    A plain answer's request has neither stops nor a grammar. The first one to each prompt counts, of ``ends`` and of the baseline. Answers
+    without the baseline's beside them are left out.
     """
     pairs: dict[str, tuple[Choice, Choice]] = {}
     for end in ends:
@@ -130,7 +133,7 @@ def _baseline_choice(answer: Answer, other: Answer | None) -> Choice | None:
 def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a finish_reason length below the limit.
 
-    Empty for any other end, and if the end of the context explains it.
+    Empty for any other end, and if the answer fills the context, as the baseline's answers show its size.
     """
     is_explained = not end.below_limit or baseline.fills(end)
     return "" if is_explained else f"finish_reason 'length' after {end.tokens} of {end.limits.most} allowed tokens"
@@ -139,7 +142,8 @@ def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a stop against min_tokens or ignore_eos.
 
-    ``ignore_eos`` is broken only if the request has no stops and no grammar. Empty if neither is broken, and without a number of tokens.
+    A stop breaks ``ignore_eos`` only if nothing else may end the answer: the request has no stops and no grammar. Empty if neither is
+    broken, and without a number of tokens.
     """
     limits, tokens = end.limits, end.tokens
     if end.choice.finish_reason != "stop" or tokens is None:
@@ -213,8 +217,8 @@ def _describe_text_after_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of an end before the baseline's.
 
-    The baseline's answer goes on from the same tokens. Empty if it does not or is missing, if ids may hide the end of an answer that
-    stopped, or if an answer that did not stop fills the context.
+    The baseline's answer goes on from the same tokens. Empty if it does not or is missing. A stop is explained if ids may hide its end of
+    sequence, which then may be a near-tie; any other end if the answer fills the context.
     """
     peer, reason = end.peer, end.choice.finish_reason
     if peer is None or not end.ids or len(end.ids) >= len(peer.token_ids) or peer.token_ids[: len(end.ids)] != end.ids:
@@ -226,7 +230,7 @@ def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of tokens after the baseline's stop.
 
-    The baseline's answer stops after the same tokens. Empty if it does not, or if ids may hide such ends.
+    The baseline's answer stops after the same tokens. Empty if it does not, or if ids may hide such ends, which then may be near-ties.
     """
     peer = end.peer
     if peer is None or peer.finish_reason != "stop" or not baseline.shows(end.limits.kind):
@@ -351,7 +355,8 @@ def _find_first_breach(end: AnswerEnd, baseline: BaselineEndings, rules: Sequenc
 def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd], excused: Collection[BadEnd]) -> Verdict:
     """Return FAIL, named by the most frequent flaw.
 
-    ``excused`` are the flaws of the rules that the baseline breaks; these rules are left out, others of the same flaw are not.
+    ``wrong`` has one broken rule per answer. ``excused`` are the flaws of rules that the baseline breaks too: these rules were not applied,
+    others of the same flaw were.
     """
     counts = Counter(wrong_end.flaw for wrong_end in wrong)
     flaw, count = counts.most_common(1)[0]

@@ -1,6 +1,8 @@
 """Endurance: after minutes of the same traffic a server answers, drafts and takes memory as at the beginning.
 
-Seconds are reported and decide nothing: a machine may slow down for reasons of its own while one arm is asked and not while the other is.
+The requests are sent in a first pass and in a later one. The soak in between sends the same traffic for minutes; its rounds are stretches
+of it. The judged arm is the speculative server, and the baseline serves the same model without speculation. Seconds are reported and decide
+nothing: a machine may slow down for reasons of its own while one arm is asked and not while the other is.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def _check_server(captured: Captured) -> Verdict | None:
     no failure, else INVALID. Any other failure is judged as in every family (:func:`server_failure`); if the soak has failures too, its
     rounds are added to the evidence, unless another failure has recurred outside it.
     """
-    verdict = server_failure(replace(captured, on_verdict=None))
+    verdict = server_failure(replace(captured, on_verdict=None))  # only the verdict returned here is reported
     if verdict is None:
         return None
     served, failed = sum(one.requests for one in captured.speculative.soak), sum(one.failed for one in captured.speculative.soak)
@@ -141,11 +143,11 @@ def _refuses(transcript: Transcript) -> bool:
 
 
 def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields to change in greedy's failure.
+    """Return this family's replacements for fields of the greedy judge's FAIL.
 
-    They are a line with the numbers of wrong answers before and after the soak, put after the first three short lines. If the failure is
-    by wrong tokens, some after a soak and none before it, they are the name and headline of WRONG_LATER too, and no example, since a
-    client that asks once would not see it.
+    They get a line with the numbers of answers before and after the soak with a wrong token, below the baseline's best one by more than the
+    tolerance. If the failure is by wrong tokens, some after a soak and none before it, it is named WRONG_LATER, and loses its example,
+    since a client that asks once would not see it.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -183,7 +185,7 @@ def _are_drafts_comparable(captured: Captured) -> bool:
     accepted drafts than tokens show too that the counters are of other requests.
     """
     arm = captured.speculative
-    is_shared = arm.foreign or arm.elsewhere or arm.uncounted or arm.replaced
+    is_shared = arm.foreign or arm.elsewhere or arm.uncounted or arm.replaced  # texts on how it shows, empty if it does not
     return not is_shared and not _refuses(arm) and not any((one.drafted_share or 0.0) > 1.0 for one in arm.soak)
 
 
@@ -197,7 +199,7 @@ def _check_same_answers(captured: Captured) -> Verdict | None:
     answers = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in greedy_ids]
     first = {answer.request_id: answer for answer in answers if not answer.pass_index}
     pairs = [Repeat(first=first[a.request_id], later=a) for a in answers if a.pass_index and a.request_id in first]
-    drop = acceptance_drop(captured, pairs, captured.alpha)
+    drop = acceptance_drop(captured, pairs, captured.alpha)  # it chooses the name; fail_drop decides by the same test
     name = DRAFTS_DIE if drop is not None and drop.after.rate <= _DEAD * drop.before.rate else DRAFTS_DECAY
     verdict = fail_drop(replace(captured, on_verdict=None), name, pairs, captured.alpha)
     if verdict is None:
@@ -224,7 +226,8 @@ class _FallingRank:
 def _falling_ranks(captured: Captured) -> Iterator[_FallingRank]:
     """Yield each rank with decaying drafts.
 
-    Half of the captured share of alpha is split evenly over the ranks; the other half is for the server as a whole.
+    A rank is a part of the server with its own counters. Half of ``captured.alpha``, the share of the false-alarm budget, is split evenly
+    over the ranks; the other half is for the server as a whole.
     """
     quiet, ranks = replace(captured, on_verdict=None), rank_drafts(captured.speculative)
     for rank in ranks:
@@ -241,8 +244,8 @@ def _fraction_left(captured: Captured) -> float:
 def _fail_fall(captured: Captured, drafted: DraftedShares, name: str, alpha: float) -> Verdict | None:
     """Return FAIL if the share of accepted drafts falls far and beyond chance, else None.
 
-    Far is to :func:`_fraction_left` of the earlier share or less, and chance is tested at ``alpha``. ``name`` is the fault's;
-    DRAFTS_DECAY becomes DRAFTS_DIE at a tenth or less.
+    ``drafted`` has the rounds' shares. Far is to :func:`_fraction_left` of the earlier share or less, and chance is tested at ``alpha``.
+    ``name`` is the fault's; DRAFTS_DECAY becomes DRAFTS_DIE at a tenth or less.
     """
     fall = drafted.fall
     if fall is None or fall.p_value > alpha or fall.fraction_left > _fraction_left(captured):
@@ -311,8 +314,8 @@ def _check_rounds(captured: Captured) -> Verdict | None:
 def _describe_doubtful_decay(captured: Captured) -> str:
     """Return a clause on a fall in accepted drafts that may be a decay.
 
-    The fall is large enough but may be chance, or the last rounds are low, or drafts all but ended while the server settled. Empty without
-    one, and if shares are too few or cannot be compared.
+    The fall is large enough but may be chance, or the last three rounds are low, or drafts all but ended in the first rounds, which the
+    test leaves out. Empty without one, and if shares are too few or cannot be compared. Sure falls have failed before.
     """
     drafted, least = server_shares(captured.speculative), _fraction_left(captured)
     if len(drafted.shares) < LEAST_ROUNDS or not _are_drafts_comparable(captured):
@@ -333,7 +336,7 @@ def _describe_length(transcript: Transcript) -> str:
 
 
 def _describe_soak(captured: Captured) -> str:
-    """Return what a soak showed, in the words of a pass.
+    """Return a clause on the soak, for the headline of a pass.
 
     That is its length; the change of accepted drafts and of memory, or why it is unknown; and that of the speed of arms with enough rounds.
     """

@@ -1,5 +1,8 @@
 """Greedy: every token emitted at temperature 0 is the baseline's choice, up to a tolerance and to near-ties that noise explains.
 
+A token's gap is how far, in nats, it lies below the best one by the baseline's scores: 0 if it is that one, a near-tie up to the tolerance,
+and beyond it wrong. ``tally`` has the gaps of the judged arm, the speculative server, and of ``peers``, the baseline's own boots.
+
 Presence and frequency penalties and logit biases add a known number of nats to a token's logit, so the gaps between listed tokens are exact
 under them. Unlisted tokens can only understate a gap. A repetition penalty multiplies the logit itself and is not modelled.
 """
@@ -39,7 +42,6 @@ __all__ = ["LEAST_TOKENS", "is_by_wrong_lengths", "is_by_wrong_tokens", "judge",
 _FAR = 1.0
 """Nats below the best token that hardly anybody takes for numerics."""
 
-
 NEAR_TIES = "near-ties fall on the other side more often than noise explains"
 UNEXPLAINED = "answer lengths differ from the baseline's with no wrong token"
 LEAST_TOKENS = 200
@@ -64,8 +66,8 @@ def judge(captured: Captured) -> Verdict:
 def is_by_wrong_tokens(verdict: Verdict) -> bool:
     """Return True if a failure of :func:`judge` is by wrong tokens.
 
-    Only then do the places of single tokens beyond the tolerance name it: answers that fail by near-ties or wrong ends may hold a few such
-    tokens too, as many as noise explains. A failure by wrong tokens is the only one with an example of another text.
+    Callers then name it by where these tokens are. Answers that fail by near-ties or wrong ends may hold a few such tokens too, as many as
+    noise explains, and these name nothing. A failure by wrong tokens is the only one with an example of another text.
     """
     return verdict.example is not None and verdict.example.symptom is Symptom.TEXT
 
@@ -125,8 +127,8 @@ def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | N
 def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
     """Return a headline for a baseline at odds with its own scores.
 
-    Some token of ``peers`` must have a gap. Both boots answer alike where the largest gap is, with tokens that are not the best by the
-    scores. Empty if the boots differ in that answer, or if there is one boot: the baseline may then just not repeat itself.
+    Callers ensure that some token of ``peers`` has a gap. If both boots give one answer where the largest gap is, the baseline repeats a
+    token that is not the best by its scores. Empty if they differ there, or for one boot: it may then just not repeat itself.
     """
     boots = [{answer.key: answer.choice.token_ids for answer in boot.answers} for boot in (captured.baseline, captured.control) if boot]
     worst = max(tally.peers, key=lambda answer: max(answer.gaps, default=0.0))
@@ -146,8 +148,8 @@ def _explain_contradiction(captured: Captured, tally: GreedyTally) -> str:
     other_weights = _other_weights(captured)
     if not any(penalties(request.body).adds for request in captured.workload.requests):
         return f"its greedy tokens are not its scores' best ones{other_weights}"
-    raw = [answer for boot in captured.baseline_boots for answer in scored_answers(boot, captured.scores.get(boot.arm, ()))]
-    ignored = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED)
+    unpenalised = [answer for boot in captured.baseline_boots for answer in scored_answers(boot, captured.scores.get(boot.arm, ()))]
+    ignored = greedy_diagnosis.ignored_penalties(captured, tally.peers, unpenalised, STATED)
     return ignored or f"its penalties are not those that its engine is known for, over {captured.penalty_window}{other_weights}"
 
 
@@ -159,8 +161,8 @@ def _other_weights(captured: Captured) -> str:
 def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Return FAIL for more wrong tokens than the baseline's boots explain.
 
-    Unexplained lengths of answers count as wrong tokens. Returns SUSPICIOUS if they are too many for noise and too few for an alarm, and
-    None if noise explains them.
+    ``events`` counts wrong tokens and unexplained lengths of answers; ``repeats`` has the counts of rounds with the requests sent again.
+    SUSPICIOUS if they are too many for noise and too few for an alarm (``is_open``), and None if noise explains them.
     """
     events, tokens = tally.events, len(tally.gaps)
     if tally.allowed.is_wrong(events, tokens, captured.alpha, tally.repeats):
@@ -182,7 +184,7 @@ def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | Non
 
 
 def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
-    """Return FAIL, named by the fault that fits the wrong tokens' places."""
+    """Return FAIL, named by the wrong tokens' places in verify steps."""
     wrong, name = tally.wrong, _name_fault(captured, tally)
     earliest, widest = min(wrong, key=lambda token: token.order), _widest_token(wrong)
     far = sum(token.gap > _FAR for token in wrong)
@@ -205,8 +207,8 @@ def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
 def _choose_example(captured: Captured, tally: GreedyTally) -> Example:
     """Return the wrong token for a client to reproduce.
 
-    It is the one with the widest gap, among those after the baseline's own tokens if there are any: a client can only compare texts, and
-    texts differ from the first near-tie on.
+    It has the widest gap among those before which the answer equals the baseline's, or among all if there are none. A client can only
+    compare texts, and after a near-tie these differ without a fault.
     """
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers}
     after_baseline = [
@@ -280,8 +282,8 @@ def _name_fault(captured: Captured, tally: GreedyTally) -> str:
     if captured.is_control:
         return greedy_diagnosis.UNNAMED
     if any(penalties(request.body).adds for request in captured.workload.requests):
-        raw = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
-        if ignored := greedy_diagnosis.ignored_penalties(captured, tally.answers, raw, tally.allowed.gap):
+        unpenalised = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
+        if ignored := greedy_diagnosis.ignored_penalties(captured, tally.answers, unpenalised, tally.allowed.gap):
             return ignored
     return greedy_diagnosis.fault_name(captured, tally.answers, tally.allowed.gap)
 
@@ -289,10 +291,10 @@ def _name_fault(captured: Captured, tally: GreedyTally) -> str:
 def _check_near_ties(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Return FAIL if near-ties flip more often than the tolerated noise explains.
 
-    Returns INVALID if those of the baseline's own boots do so too, and None without an alarm.
+    A flip is a token just below the best one. The evidence is a bet against ``flips``, the noise. INVALID if it alarms for the baseline's
+    own boots too, and None without an alarm. Tokens beyond the tolerance have been judged as wrong tokens, and are left out.
     """
     allowed, alpha = tally.allowed, captured.alpha
-    # Tokens beyond the tolerance are no near-ties: they have been judged as wrong tokens.
     bet = wealth(greedy_tokens(captured, tally.answers, allowed.gap), allowed.flips)
     baseline_bet = wealth(greedy_tokens(captured, tally.peers, allowed.gap), allowed.flips)
     if not bet.alarms(alpha):
@@ -344,15 +346,15 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     tokens, gap = _scored_tokens(tally.answers), tally.allowed.gap
     figures, evidence = _greedy_figures(tally), _evidence(captured, tally)
     distinct = len(tally.gaps)  # the alarm counts a repeated token once
-    rate = tally.allowed.ruled_out(distinct, captured.alpha)
-    share = tally.allowed.ruled_out_answers(answer_lengths(captured.workload, tally.answers), distinct, captured.alpha)
+    caught_rate = tally.allowed.ruled_out(distinct, captured.alpha)
+    caught_share = tally.allowed.ruled_out_answers(answer_lengths(captured.workload, tally.answers), distinct, captured.alpha)
     undecided = tally.gate.undecided if tally.gate else ""
     excess = tally.allowed.describe_excess(tally.events, len(tally.gaps), tally.repeats)
     if tokens < LEAST_TOKENS:
         return say(
             captured,
             Outcome.INCONCLUSIVE,
-            f"not enough evidence: {tokens} tokens checked, none wrong; a wrong-token rate up to {rate:.1%} would be missed",
+            f"not enough evidence: {tokens} tokens checked, none wrong; a wrong-token rate up to {caught_rate:.1%} would be missed",
             evidence=evidence,
             settle=f"{LEAST_TOKENS - tokens} more tokens",
             figures=figures,
@@ -362,11 +364,11 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
         Outcome.PASS,
         f"0 of {tokens:,} tokens wrong{excess}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
         evidence=evidence,
-        rules_out=f"{tokens:,} tokens checked; {tally.allowed.describe_ruled_out(rate, share)}. "
+        rules_out=f"{tokens:,} tokens checked; {tally.allowed.describe_ruled_out(caught_rate, caught_share)}. "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
         cell=f"0 of {tokens:,} tokens wrong",
         promise=CheckedTokens(tokens=tokens),
-        figures=figures | {"wrong_rate_ruled_out": rate},
+        figures=figures | {"wrong_rate_ruled_out": caught_rate},
     )
 
 

@@ -1,4 +1,10 @@
-"""Diagnosis of a wrong greedy token: where answers diverge, and which step of speculation explains it."""
+"""Diagnosis of a wrong greedy token: where answers diverge, and which step of speculation explains it.
+
+A scored answer has a gap for each token, in nats below the baseline's best one; a wrong token's gap exceeds the tolerance. A verify window
+is the tokens that one verify step emits, and a slot is a token's place in its window. At draft slots stand accepted draft tokens and, last,
+the token in place of the first rejected one. At the bonus slot stands the token after a fully accepted draft. Masks have an element per
+token, of all answers in order.
+"""
 
 from __future__ import annotations
 
@@ -55,19 +61,19 @@ _CONTEXT_CHARACTERS = 40
 def describe_divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
     """Return three lines on the wrong token ``index`` of an answer.
 
-    They are the shared prefix, the baseline's choice and the arm's token, with ids and probabilities. They also have text if ``baseline``,
-    its own answer to the request, has the same tokens before ``index``, since only then the texts diverge here too. ``allowed`` is the
-    tolerance that the token exceeds.
+    The first has the tokens before it, the second the best token by the baseline's scores, the third the emitted one; each has ids, the
+    last two have probabilities. Texts are quoted too if ``baseline``, its own answer to the request, has the same tokens before ``index``:
+    only then the texts diverge here too. ``allowed`` is the tolerance that the token exceeds, in nats.
     """
     position = scored.positions[index]
     texts = _quote_texts(scored.answer, baseline, index)
-    before = scored.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
+    ids_before = scored.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
     best = position.top_ids[0] if position.top_ids else position.token_id
     best_logprob = max(position.top_logprobs, default=position.logprob)
     distance = f"{scored.gaps[index]:.3g} nats below the best token, {allowed.gap:.3g} allowed ({allowed.reason})"
     next_best = f"   (next best id {position.top_ids[1]} p={math.exp(position.top_logprobs[1]):.3g})" if len(position.top_ids) > 1 else ""
     return (
-        f"shared       {texts.shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
+        f"shared       {texts.shared or 'its own tokens'} ids … {' '.join(map(str, ids_before)) or '(none)'}",
         f"baseline     {texts.baseline}id {best} p={math.exp(best_logprob):.3g}{next_best}",
         f"speculative  {texts.arm}id {position.token_id} {probability(position)}   {distance}",
     )
@@ -95,13 +101,13 @@ class _QuotedTexts:
 def _quote_texts(answer: Answer, baseline: Answer | None, index: int) -> _QuotedTexts:
     """Return the texts of the arm's answer and the baseline's, where they differ.
 
-    They are cut at the word in which they first differ. All are empty without a baseline's answer, if the token ids differ before
-    ``index``, or if the texts do not differ.
+    All are empty without a baseline's answer, if the token ids differ before ``index``, or if the texts do not differ.
     """
     if baseline is None or baseline.choice.token_ids[:index] != answer.choice.token_ids[:index]:
         return _QuotedTexts()
     text, other = answer.choice.written, baseline.choice.written
     common = text[: first_difference(text, other)]
+    # Quotes begin with the differing word, unless one text is whole and the other just goes on.
     start = common.rfind(" ") if " " in common and len(common) < min(len(text), len(other)) else len(common)
     if text[start:] == other[start:]:
         return _QuotedTexts()
@@ -139,22 +145,23 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     """Return the name of the fault behind the wrong tokens' places.
 
     Wrong are tokens with a gap above ``gap``, in nats. A fault is named if they stand where it would make tokens wrong, and evenly spread
-    ones would do so with a probability of 1 % at most. The first that fits counts, in the order of prompts of one window, accepted draft
-    tokens, stops of drafts, and slots of verify windows (:func:`_name_by_slot`). EVERYWHERE if none fits, windows are known and over four
-    fifths of all tokens are wrong; else :data:`UNNAMED`. The verdict does not depend on the name: the tokens are wrong in any case.
+    ones would do so with a probability of 1 % at most. The first that fits counts: prompts as long as a verify window, accepted draft
+    tokens, places where drafts stop, or slots (:func:`_name_by_slot`). EVERYWHERE if none fits, windows are known and over four fifths of
+    all tokens are wrong; else :data:`UNNAMED`. The name does not change the verdict: the tokens are wrong in any case.
     """
     wrong_by_answer = [np.array(scored.gaps) > gap for scored in answers]
     wrong = np.concatenate(wrong_by_answer)
-    everywhere = np.ones_like(wrong)
+    all_tokens = np.ones_like(wrong)
+    # A server may take a prompt with as many tokens as a verify window for a decode step.
     window_tokens = captured.pair.variant.draft.tokens + 1
     of_short_prompts = np.concatenate([np.full(len(scored.gaps), scored.answer.prompt_tokens == window_tokens) for scored in answers])
-    if _lie_in(wrong, of_short_prompts, everywhere):
+    if _gather_in(wrong, of_short_prompts, all_tokens):
         return SHORT_PROMPT
-    source = drafting(captured)
-    slots_by_answer = [_greedy_slots(source, scored.answer) for scored in answers]
+    drafter = drafting(captured)
+    slots_by_answer = [_greedy_slots(drafter, scored.answer) for scored in answers]
     slots = join_slots(slots_by_answer)
-    drafts = np.concatenate([_drafted_tokens(captured, source, *pair) for pair in zip(answers, slots_by_answer, strict=True)])
-    if _lie_in(wrong, _mark_draft_tokens(drafts, answers, slots), everywhere, _MOST_WRONG):
+    draft_ids = np.concatenate([_proposed_tokens(captured, drafter, *pair) for pair in zip(answers, slots_by_answer, strict=True)])
+    if _gather_in(wrong, _mark_draft_tokens(draft_ids, answers, slots), all_tokens, _MOST_WRONG):
         return ACCEPTED_UNVERIFIED
     if _begin_at_stops(wrong_by_answer, slots_by_answer):
         return STOPPED_DRAFTS
@@ -171,16 +178,17 @@ def _mark_after(marked: Bools) -> Bools:
 def _begin_at_stops(wrong_by_answer: Sequence[Bools], slots_by_answer: Sequence[VerifySlots]) -> bool:
     """Return True if answers go wrong where their drafts stop.
 
-    Drafts stop at a step without a draft right after one that accepted some. No wrong token may come before the first stop of its answer,
-    and half of the answers' first wrong tokens have to stand at a stop or at the three tokens after it, beyond chance. Both arguments have
-    an element per answer.
+    Drafts stop at a step without a draft right after one that accepted some. No wrong token may come before the first stop of its answer.
+    Half of the answers' first wrong tokens have to stand at a stop or at the three tokens after it, beyond chance: a wrong state need not
+    show at once. Both arguments have an element per answer.
     """
     stops_by_answer = [_mark_stops(slots) for slots in slots_by_answer]
     if any((wrong & ~np.logical_or.accumulate(stops)).any() for wrong, stops in zip(wrong_by_answer, stops_by_answer, strict=True)):
         return False
     first_wrong = np.concatenate([wrong & (np.cumsum(wrong) == 1) for wrong in wrong_by_answer])
+    # Each stop marks itself and the tokens right after it.
     near_stops = np.concatenate([np.convolve(stops, np.ones(_SHOWS_WITHIN))[: len(stops)] > 0 for stops in stops_by_answer])
-    return _lie_in(first_wrong, near_stops, np.concatenate([slots.known for slots in slots_by_answer]), _HALF)
+    return _gather_in(first_wrong, near_stops, np.concatenate([slots.known for slots in slots_by_answer]), _HALF)
 
 
 def _mark_stops(slots: VerifySlots) -> Bools:
@@ -193,8 +201,8 @@ def _mark_stops(slots: VerifySlots) -> Bools:
 def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:
     """Return the name of ignored penalties or biases, or nothing.
 
-    ``answers`` and ``raw`` are the same answers, scored with and without penalties and biases. Penalties and biases are ignored if nine in
-    ten of the wrong tokens, those with a gap above ``gap`` nats, lie within it by the raw scores; else the name is empty. The name is
+    ``answers`` and ``raw`` are the same answers, scored with and without penalties and biases. Wrong are tokens with a gap above ``gap``
+    nats. If nine in ten of them are right by the raw scores, the server ignores penalties and biases; else the name is empty. It is
     IGNORED_AT_DRAFTS if all wrong tokens stand at draft slots, beyond chance, else IGNORED.
     """
     wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
@@ -203,57 +211,58 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
         return ""
     source = drafting(captured)
     slots = join_slots([_greedy_slots(source, scored.answer) for scored in answers])
-    return IGNORED_AT_DRAFTS if slots.known.any() and _lie_in(wrong, slots.draft_slot, slots.known) else IGNORED
+    return IGNORED_AT_DRAFTS if slots.known.any() and _gather_in(wrong, slots.draft_slot, slots.known) else IGNORED
 
 
 def _name_by_slot(wrong: Bools, slots_by_answer: Sequence[VerifySlots]) -> str:
     """Return the fault's name by the slots of wrong tokens, else UNNAMED.
 
-    A slot is a token's place in its verify window; ``wrong`` has one element per token of all answers. A state that is not rolled back
-    spares all tokens up to an answer's first rejection. A wrong draw is found at one kind of slot, whatever came before. A state that is
-    wrong after a fully accepted draft spares all tokens up to the first bonus token. If none of these fits and nearly all wrong tokens
-    stand at draft slots, the verify step itself is wrong there, unless all of them follow a bonus token: it may then be either fault.
+    ``wrong`` is a mask over all answers. Each fault spares some tokens. A cache that is not rolled back spares all up to an answer's first
+    rejection. A wrong draw, of the token after a rejection or of the bonus token, spares all other slots. A state that is wrong after a
+    fully accepted draft spares all up to the first bonus token. If none of these fits and nearly all wrong tokens stand at draft slots, the
+    verify step itself is wrong there. But if all wrong tokens follow a bonus token too, it may be either fault: UNNAMED.
     """
     slots = join_slots(slots_by_answer)
-    # The slots mark the window right after a rejection; a state that was not rolled back stays wrong to the end of the answer.
+    # ``after_rejection`` marks only the next window; a state that was not rolled back stays wrong to the end of the answer.
     past_rejection = np.concatenate([np.logical_or.accumulate(of_answer.after_rejection) for of_answer in slots_by_answer])
     past_bonus = np.concatenate([_mark_after(of_answer.bonus_slot) for of_answer in slots_by_answer])
     wrong_draws = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
     # If all wrong tokens stand at one kind of slot, only tokens of that kind are compared before and after a rejection.
-    slot, name = next(((slot, name) for slot, name in wrong_draws if not (wrong & ~slot).any()), (slots.known, UNNAMED))
-    if _lie_in(wrong, past_rejection & slot, slot):
+    drawn, name = next(((drawn, name) for drawn, name in wrong_draws if not (wrong & ~drawn).any()), (slots.known, UNNAMED))
+    if _gather_in(wrong, past_rejection & drawn, drawn):
         return NOT_ROLLED_BACK
     # UNNAMED is never returned here: its slots are all known ones, in which tokens lie by chance as well.
-    if _lie_in(wrong, slot, slots.known):
+    if _gather_in(wrong, drawn, slots.known):
         return name
-    if _lie_in(wrong, past_bonus, slots.known):
+    if _gather_in(wrong, past_bonus, slots.known):
         return AFTER_FULL
     are_all_past_bonus = not (wrong & ~past_bonus).any()
-    return AT_DRAFTS if not are_all_past_bonus and _lie_in(wrong, slots.draft_slot, slots.known, _MOST_WRONG) else UNNAMED
+    return AT_DRAFTS if not are_all_past_bonus and _gather_in(wrong, slots.draft_slot, slots.known, _MOST_WRONG) else UNNAMED
 
 
-def _mark_draft_tokens(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
+def _mark_draft_tokens(draft_ids: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
     """Return a mask of accepted draft tokens, one element per token.
 
-    Known verify windows show the accepted slots; where the draft's own token (``drafts``, -1 if unknown) is known, it has to be the emitted
-    one. Without windows the draft's own token alone decides.
+    ``draft_ids`` are the tokens that the drafter would propose, -1 if unknown. Known verify windows show the accepted slots; a proposed
+    token, if known, has to be the emitted one. Without windows the proposed token alone decides.
     """
     emitted = np.concatenate([np.array(scored.answer.choice.token_ids, dtype=np.int64) for scored in answers])
+    # A token that ends its window at a draft slot replaces a rejected one.
     accepted = slots.draft_slot & ~slots.ended
-    drafted = drafts == emitted
-    return np.asarray((slots.known & accepted & (drafted | (drafts == _UNKNOWN))) | (~slots.known & drafted))
+    is_proposed = draft_ids == emitted
+    return np.asarray((slots.known & accepted & (is_proposed | (draft_ids == _UNKNOWN))) | (~slots.known & is_proposed))
 
 
-def _lie_in(wrong: Bools, where: Bools, reference: Bools, least: float = 1.0) -> bool:
-    """Return True if wrong tokens gather in ``where`` beyond chance.
+def _gather_in(wrong: Bools, place: Bools, compared: Bools, least_share: float = 1.0) -> bool:
+    """Return True if wrong tokens gather in ``place`` beyond chance.
 
-    At least the fraction ``least`` of them has to lie there. Chance is a binomial tail of 1 %: each wrong token would lie in ``where`` as
-    often as the tokens of ``reference`` do. All three are masks with one element per token. False without wrong tokens.
+    At least ``least_share`` of them has to lie there. By chance each wrong token would lie there as often as the tokens of ``compared``
+    do: a binomial test at 1 % has to reject that. All three are masks with one element per token. False without wrong tokens.
     """
-    inside, count = int((wrong & where).sum()), int(wrong.sum())
-    if not count or inside < least * count:
+    inside, count = int((wrong & place).sum()), int(wrong.sum())
+    if not count or inside < least_share * count:
         return False
-    return proportions.greater_than_rate(inside, count, float(where[reference].mean())) <= _CHANCE
+    return proportions.greater_than_rate(inside, count, float(place[compared].mean())) <= _CHANCE
 
 
 def _greedy_slots(source: DraftSource, answer: Answer) -> VerifySlots:
@@ -264,15 +273,16 @@ def _greedy_slots(source: DraftSource, answer: Answer) -> VerifySlots:
     return slots_from_windows(choice.windows, len(choice.token_ids), lambda start: source.draft_length(answer, start))
 
 
-def _drafted_tokens(captured: Captured, source: DraftSource, scored: ScoredAnswer, slots: VerifySlots) -> Ints:
-    """Return the draft's proposed token id at each token, -1 if unknown.
+def _proposed_tokens(captured: Captured, source: DraftSource, scored: ScoredAnswer, slots: VerifySlots) -> Ints:
+    """Return the token id that the drafter proposes at each token, -1 if unknown.
 
-    Prompt lookup (n-gram drafting) is repeated from the tokens alone; else the best token of a draft model that was served alone is taken.
+    Prompt lookup (n-gram drafting) follows from the tokens alone; else it is the best token of the draft model, if that was served alone
+    and scored this answer.
     """
-    answer, unknown = scored.answer, np.full(len(scored.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
+    answer, all_unknown = scored.answer, np.full(len(scored.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
     if isinstance(source, PromptLookup):
-        return np.where(slots.known, source.propose_tokens(answer, slots.slot), unknown)
+        return np.where(slots.known, source.propose_tokens(answer, slots.slot), all_unknown)
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions = scores.get(answer.key, ())
     best = [position.top_ids[0] if position.top_ids else _UNKNOWN for position in positions]
-    return np.array(best, dtype=np.int64) if len(best) == len(unknown) else unknown
+    return np.array(best, dtype=np.int64) if len(best) == len(all_unknown) else all_unknown

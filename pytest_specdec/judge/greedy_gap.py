@@ -1,4 +1,8 @@
-"""A gap: how far an emitted token lies below the baseline's best one, given the arm's own prefix."""
+"""A gap: how far an emitted token lies below the baseline's best one, given the arm's own prefix.
+
+The baseline, the same server without speculation, scores each answer of an arm: a position has the log-probability of one emitted token,
+nan if it is not listed, and those of the baseline's most probable tokens there. An answer's key is its request id and pass.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,8 @@ def scored_answers(transcript: Transcript, scores: Sequence[Score]) -> tuple[Sco
 def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[float, ...]:
     """Return the gaps of all tokens, counting repeated computations once.
 
-    The same token with the same prompt, prefix and gap is no new evidence.
+    A token with the same request, prefix and gap as an earlier one is no new evidence. Requests that differ in seed or token limit alone
+    are one question here.
     """
     questions = {request.id: request.asks_without_limit for request in workload.requests}
     gaps: dict[tuple[str, tuple[int, ...], float], float] = {}
@@ -82,8 +87,8 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 def answer_lengths(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[int, ...]:
     """Return the number of scored tokens of each distinct request.
 
-    Requests that ask the same but for their limit are one: a fault of a prompt makes all of its answers wrong. It has the tokens of their
-    shortest answer, which claims least. Answers without tokens are left out.
+    Requests that differ in seed or token limit alone are one question: a fault of its prompt makes all of its answers wrong. Of these the
+    shortest counts, so that the tokens that such a fault would make wrong are not overstated. Answers without tokens are left out.
     """
     questions = {request.id: request.asks_without_limit for request in workload.requests}
     lengths: dict[str, int] = {}
@@ -109,7 +114,8 @@ def _score_answer(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnsw
 def _gap(position: Position) -> float:
     """Return a token's distance below the best one in nats, 0 within a tie.
 
-    An unlisted token gets the gap of the last top token, a lower bound of its own.
+    Tokens tie if the digits of the scores cannot tell them apart. An unlisted token gets the gap of the last top token, a lower bound of
+    its own.
     """
     if math.isnan(position.logprob):
         return max(position.top_logprobs) - min(position.top_logprobs)
@@ -122,9 +128,9 @@ def classify_difference(
 ) -> FirstDifference | None:
     """Return the first difference of an answer from the baseline's own.
 
-    ``tolerance`` is the largest gap explained by noise, in nats. ``distribution`` is the baseline's at each token of its own answer,
-    empty if unknown. The gap of the answer's token at the difference decides if there is such a token, also after the baseline's end. An
-    answer that ends before the baseline's is END if an end is within tolerance by ``distribution``, else LENGTH. None if the tokens are
+    If the answer has a token there, the gap of this token decides, also after the baseline's end. If the answer ends there and the
+    baseline's goes on, it is END if an end is within tolerance by ``distribution``, else LENGTH. ``tolerance`` is the largest gap explained
+    by noise, in nats; ``distribution`` has the baseline's scores of each token of its own answer, empty if unknown. None if the tokens are
     equal.
     """
     ids, baseline_ids = scored.answer.choice.token_ids, baseline.choice.token_ids
@@ -137,7 +143,7 @@ def classify_difference(
     elif goes_on:
         kind = _classify_continuation(scored.gaps[index], baseline, tolerance)
     else:
-        is_end = index < len(distribution) and _is_contested(distribution[index], tolerance)
+        is_end = index < len(distribution) and _may_end(distribution[index], tolerance)
         kind = DifferenceKind.END if is_end else DifferenceKind.LENGTH
     return FirstDifference(key=scored.answer.key, index=index, kind=kind)
 
@@ -159,11 +165,11 @@ def _classify_continuation(gap: float, baseline: Answer, tolerance: float) -> Di
     return DifferenceKind.END if baseline.choice.finish_reason == "stop" else DifferenceKind.LENGTH
 
 
-def _is_contested(position: Position, tolerance: float) -> bool:
-    """Return True if the answer's end may be within tolerance there.
+def _may_end(position: Position, tolerance: float) -> bool:
+    """Return True if an end may be within tolerance of the best token.
 
-    ``position`` is the baseline's where the answer ended. No id shows the end, so that any second token within tolerance of the best may be
-    it.
+    ``position`` has the baseline's most probable tokens where the answer ended. The id of the end is not known here, so that any second
+    token within tolerance of the best may be it.
     """
     best_two = sorted(position.top_logprobs, reverse=True)[:2]
     return len(best_two) > 1 and best_two[0] - best_two[1] <= tolerance

@@ -1,4 +1,8 @@
-"""The tokens of one arm at temperature 0, each with its gap below the baseline's best, and what is allowed of them."""
+"""The tokens of one arm at temperature 0, each with its gap below the baseline's best, and what is allowed of them.
+
+The judged arm is the server with speculation, or the control, the baseline booted again. Gaps are in nats, by the baseline's scores of the
+arm's own tokens. A first difference is the first token at which an answer leaves the baseline's own answer to the request.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +93,8 @@ class GreedyTally:
 def tally_tokens(captured: Captured) -> GreedyTally:
     """Return the judged arm's gaps, with the tolerance and first differences.
 
-    A gap is the distance of a token below the baseline's best one. The tolerance comes from the gaps of the baseline's own boots. Raises
-    ValueError if scores are of other tokens, or if penalties count a prompt whose token ids are missing.
+    Scores are taken with each request's penalties and biases added. The tolerance comes from the gaps of the baseline's own boots
+    (``peers``). Raises ValueError if scores are of other tokens, or if penalties count a prompt whose token ids are missing.
     """
     answers = scored_answers(captured.speculative, penalised_scores(captured, captured.speculative))
     peers = tuple(answer for peer in captured.baseline_boots for answer in scored_answers(peer, penalised_scores(captured, peer)))
@@ -105,6 +109,7 @@ def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allo
     Nothing is yielded for an answer with the same tokens, or without an answer of the baseline to the same request.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
+    # They show how probable an end was where an answer ends before the baseline's.
     distributions = {score.key: score.positions for score in penalised_scores(captured, captured.baseline)}
     for scored in answers:
         key = scored.answer.key
@@ -114,11 +119,11 @@ def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allo
 
 
 def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
-    """Return the candidate tokens and the emitted one at distinct prefixes.
+    """Return the near-tied tokens and the emitted one at distinct prefixes.
 
-    A row is a position of ``answers`` with listed tokens, in the order of the prompts; a repeated prefix is left out, since it brings the
-    same noise again. Candidates are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and get an infinite
-    gap. The emitted token is its index in the row, or -1 if it is no candidate.
+    A row is one token of ``answers`` whose most probable tokens are listed; rows are sorted by prompt. A repeated prefix is left out, since
+    it brings the same noise again. Candidates are the listed tokens at most ``gap`` nats below the best; an infinite gap stands for others
+    and fills up short rows. ``chosen`` is the emitted token's index in its row, or -1 if it is no candidate.
     """
     rows = [(prompt, position) for prompt, position in _distinct_positions(captured, answers) if position.top_ids]
     rows.sort(key=itemgetter(0))
@@ -127,6 +132,7 @@ def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: floa
     chosen = np.full(len(rows), -1, dtype=np.int64)
     for row, (_, position) in enumerate(rows):
         below = position.top_logprobs[0] - np.array(position.top_logprobs)
+        # Differences that the digits of the scores cannot show are ties, with gap 0.
         gaps[row, : len(below)] = np.where(below > gap, np.inf, np.where(below > _TIE, below, 0.0))
         if position.token_id in position.top_ids and not below[position.top_ids.index(position.token_id)] > gap:
             chosen[row] = position.top_ids.index(position.token_id)
@@ -134,15 +140,18 @@ def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: floa
 
 
 def _distinct_positions(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[tuple[int, Position]]:
-    """Yield one position for each distinct request and prefix of ``answers``, with the number of its prompt, from 0."""
-    requests, numbers = captured.workload.by_id, dict[str, int]()
-    seen: set[tuple[str, tuple[int, ...]]] = set()
+    """Yield one position for each distinct request and prefix, with its prompt's number.
+
+    Requests that differ in seed or token limit alone are one; an unknown request stands for itself. Prompts are numbered from 0.
+    """
+    requests, prompt_numbers = captured.workload.by_id, dict[str, int]()
+    yielded: set[tuple[str, tuple[int, ...]]] = set()
     for scored in answers:
         request, name = requests.get(scored.answer.request_id), scored.answer.request_id
-        asks, prompt = (name, name) if request is None else (request.asks_without_limit, request.prompt_key)
-        number = numbers.setdefault(prompt, len(numbers))
+        question, prompt = (name, name) if request is None else (request.asks_without_limit, request.prompt_key)
+        prompt_number = prompt_numbers.setdefault(prompt, len(prompt_numbers))
         ids = scored.answer.choice.token_ids
         for index, position in enumerate(scored.positions):
-            if (asks, ids[:index]) not in seen:
-                seen.add((asks, ids[:index]))
-                yield number, position
+            if (question, ids[:index]) not in yielded:
+                yielded.add((question, ids[:index]))
+                yield prompt_number, position

@@ -1,7 +1,8 @@
 """Images: requests with pictures are answered as without speculation, and so are the texts beside them.
 
-The baseline cannot score the tokens, since a prompt with images is more than token ids. Answers at temperature 0 are held against its own
-answers up to the first other token, by the log-probabilities that it reported there (judge/reported_distributions.py).
+The baseline cannot score tokens after images, since such a prompt is more than token ids. Answers at temperature 0 are held against its own
+up to the first other token, by the log-probabilities that it reported there (judge/reported_distributions.py). ``captured`` has all answers
+of both arms, ``part`` those that these reports score. Each check returns a verdict, or None to go on.
 """
 
 from __future__ import annotations
@@ -72,13 +73,16 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judge_answers(captured: Captured, part: Captured) -> Verdict:
-    """Return the verdict on answers, of which ``part`` has those that the baseline's reports score."""
+    """Return the first verdict on empty answers, missing reports and tokens."""
     unscored = _list_unscored(captured, part)
     return _check_empty(captured, unscored) or _check_reports(captured, part) or _judge_tokens(captured, part, unscored)
 
 
 def _list_unscored(captured: Captured, part: Captured) -> tuple[Answer, ...]:
-    """Return the answers without known tokens to requests on which the baseline reports."""
+    """Return the judged arm's answers without known tokens.
+
+    They are to requests on which the baseline reports, and yet not in ``part``: the reports had no tokens of theirs to score.
+    """
     reported, scored = ({answer.key for answer in arm.answers} for arm in (part.baseline, part.speculative))
     return tuple(answer for answer in captured.speculative.answers if answer.ok and answer.key in reported - scored)
 
@@ -86,8 +90,8 @@ def _list_unscored(captured: Captured, part: Captured) -> tuple[Answer, ...]:
 def _check_empty(captured: Captured, unscored: Sequence[Answer]) -> Verdict | None:
     """Return FAIL if answers are empty where the baseline's are not.
 
-    Answers without text or known tokens count if every boot of the baseline writes some. None if they are to one prompt alone: that may be
-    a near-tie at the first token, which nothing can tell here.
+    Of ``unscored``, the answers without known tokens, those without text count if every boot of the baseline writes some. None if they are
+    to one prompt alone: the first token may then be a near-tie with an end, and no score tells.
     """
     written = [{answer.key for answer in boot.answers if answer.choice.written} for boot in captured.baseline_boots]
     empty = [answer for answer in unscored if not answer.choice.written and all(answer.key in keys for keys in written)]
@@ -117,6 +121,7 @@ def _check_server(captured: Captured) -> Verdict | None:
 
     Of several such failures the one with the smallest group of requests gives the name. None without a failure.
     """
+    # Without on_verdict nothing is reported yet: restate reports the verdict under its final name.
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
         return None
@@ -138,14 +143,14 @@ def _check_refused(captured: Captured) -> Verdict | None:
     images = _list_image_requests(captured)
     if wrong := own_refusals(captured):
         return _fail_refused(captured, wrong, images)
-    shown = [answer for answer in captured.speculative.answers if answer.request_id in images]
-    if not shown or not all(map(is_refusal, shown)):
+    replies = [answer for answer in captured.speculative.answers if answer.request_id in images]
+    if not replies or not all(map(is_refusal, replies)):
         return None
     # None of these refusals is the arm's own: to each of the requests a boot of the baseline gives no answer either.
-    first = shown[0]
-    headline = f"images are not served here: all {len(shown)} requests with images were refused with {first.status}, by the baseline too"
+    first = replies[0]
+    headline = f"images are not served here: all {len(replies)} requests with images were refused with {first.status}, by the baseline too"
     why = f"{headline}: {quote(first.error or '', 100)}"
-    return say(captured, Outcome.REFUSED, why, evidence=describe_refusals(shown), cell=f"{first.status}")
+    return say(captured, Outcome.REFUSED, why, evidence=describe_refusals(replies), cell=f"{first.status}")
 
 
 def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collection[str]) -> Verdict:
@@ -172,9 +177,9 @@ def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collectio
 def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
     """Return a verdict if there is nothing to score tokens by, else None.
 
-    ``part`` has those answers of both arms that the baseline's reports score. The baseline has to report raw log-probabilities, and the
-    judged arm its tokens. Without them a near-tie cannot be told from a wrong token: it is INCONCLUSIVE then, unless the answers do not
-    exercise speculation (:func:`speculating`).
+    The baseline has to report raw log-probabilities, those before penalties and temperature, and the judged arm its tokens. Without them a
+    near-tie cannot be told from a wrong token. The verdict is INCONCLUSIVE then, or that of :func:`speculating` if the server did not
+    speculate; no draft token needs to be rejected here.
     """
     capabilities = captured.capabilities.get(BASELINE)
     is_raw = capabilities is None or capabilities.raw_logprobs
@@ -198,11 +203,11 @@ def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
 
 
 def _judge_tokens(captured: Captured, part: Captured, unscored: Sequence[Answer]) -> Verdict:
-    """Return greedy's verdict by the baseline's reports, or dead drafts.
+    """Return the verdict on the tokens of ``part``, and on dead drafts.
 
-    Greedy judges ``part``, the answers that these reports score; ``unscored`` are those without known tokens. A failure is named by the
-    requests that have wrong tokens. If greedy's verdict is PASS or INCONCLUSIVE, the result is INVALID for unscored answers unlike the
-    baseline's, else FAIL for dead drafts.
+    The judge of the family greedy decides on tokens; a failure is named by the requests that have wrong ones. If it passes or is
+    INCONCLUSIVE, the result is INVALID for ``unscored`` answers, those without known tokens, that differ from the baseline's, else FAIL if
+    no draft is accepted after images.
     """
     verdict = judge_scores(part)
     if verdict.outcome is Outcome.FAIL:
@@ -240,39 +245,40 @@ def _describe_unscored(unscored: Sequence[Answer]) -> tuple[str, ...]:
 def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in a failure, by its wrong requests.
 
-    They are a line with these requests, and name and headline: SWAPPED or AGAIN if that explains all of them, BESIDE if all are without
-    images, else WRONG. Name and headline stay the verdict's own if a wrong request without images was sent alone, since no image is to
-    blame then, or if the failure is by other things than single tokens or lengths.
+    A wrong request has a wrong token or length in its answer. A line lists them, and the name says what they have in common: SWAPPED if all
+    got the answer to an earlier image, AGAIN if all repeat an earlier request, BESIDE if none has an image, else WRONG. Name and headline
+    stay as they are if a wrong request without images was sent alone, since no image is to blame then, or if the failure is not one of
+    single tokens or lengths.
     """
     tally, images = tally_tokens(part), _list_image_requests(captured)
     wrong = dict.fromkeys([token.scored.answer.request_id for token in tally.wrong] + [first.key[0] for first in tally.unexplained_lengths])
     alone = {turn[0].id for turn in captured.workload.turns if len(turn) == 1}
     line = f"wrong        {', '.join(wrong)}"
-    texts = wrong.keys() - images
+    without_images = wrong.keys() - images
     is_by_requests = is_by_wrong_tokens(verdict) or is_by_wrong_lengths(verdict)
-    if texts & alone or not wrong or not is_by_requests:
+    if without_images & alone or not wrong or not is_by_requests:
         return {"short": (*verdict.short, line)}
-    name = BESIDE if texts == wrong.keys() else WRONG
+    name = BESIDE if without_images == wrong.keys() else WRONG
     if wrong.keys() <= _find_answers_to_others(captured, images):
         name = SWAPPED
-    elif wrong.keys() <= _asked_again(captured, images):
+    elif wrong.keys() <= _find_repeated_images(captured, images):
         name = AGAIN
     counted = f"{len(wrong)} of {len(captured.speculative.answers)} answers, {len(wrong.keys() & images)} of them to images"
     return {"headline": f"{name}: {counted}; {verdict.headline}", "names": name, "short": (*verdict.short[:3], line)}
 
 
-def _asked_again(captured: Captured, images: Collection[str]) -> set[str]:
+def _find_repeated_images(captured: Captured, images: Collection[str]) -> set[str]:
     """Return the ids of requests with images equal to an earlier request."""
-    first: dict[str, str] = {}
+    first_ids: dict[str, str] = {}
     for request in captured.workload.requests:
-        first.setdefault(request.asks, request.id)
-    return {request.id for request in captured.workload.requests if request.id in images and first[request.asks] != request.id}
+        first_ids.setdefault(request.asks, request.id)
+    return {request.id for request in captured.workload.requests if request.id in images and first_ids[request.asks] != request.id}
 
 
 def _find_answers_to_others(captured: Captured, images: Collection[str]) -> set[str]:
     """Return the ids of requests answered as an earlier one with another image.
 
-    The baseline answers the two requests differently.
+    Such an answer may come from the earlier image's cache. The baseline has to answer the two requests differently.
     """
     baseline, arm = _texts(captured.baseline), _texts(captured.speculative)
     ordered = [request for request in captured.workload.requests if request.id in images and request.id in arm and request.id in baseline]
@@ -317,9 +323,9 @@ def _may_draft(answer: Answer) -> bool:
 def _check_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if no draft is accepted after images, else None.
 
-    None for the control too, and for fewer than 16 steps after images. Drafts of texts must be accepted more often by Fisher's exact test
-    at the captured share of alpha. A drafter that does not see images may well be wrong more often after them, so that a lower rate alone
-    is no fault; nor is it one to draft nothing there.
+    Drafts of texts must be accepted more often by Fisher's exact test at ``captured.alpha``. A lower rate alone is no fault, since a
+    drafter that does not see images may well be wrong more often after them; nor is it one to draft nothing there. None also for the
+    control, which does not draft, and for fewer than 16 verify steps after images.
     """
     steps = _count_by_kind(captured)
     if captured.is_control or steps.images.accepting or steps.images.steps < _LEAST_STEPS:

@@ -1,8 +1,9 @@
 """Invariants: rules between the parts of an answer that any correct server keeps, checked on every answer of a run.
 
-Rules of ends are those of :mod:`pytest_specdec.judge.ending`, here with what the baseline's answers of the whole run show. A rule that the
-baseline or the control breaks says nothing about the variant, and is left out. A rule that a correct server may break by chance fails only
-if the variant breaks it in far more answers than they do.
+The variant speculates and is judged; the baseline and the control, its second boot, do not. ``run.whole`` joins the answers of all
+workloads, ``run.parts``. A rule that the baseline or the control breaks says nothing about the variant, and is left out. A rule that a
+correct server may break by chance (``by_chance``) fails only if the variant breaks it in far more answers than they do. A breach is one
+answer that breaks a rule, described in words.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ def judge(run: CapturedRun) -> Verdict:
 
 
 def _add_part_counters(run: CapturedRun) -> Captured:
-    """Return the whole run with the summed counters of its workloads.
+    """Return the whole run with the summed speculation counters of its workloads.
 
-    Accepted draft tokens of some workloads show that the server speculates, though a restart or a route left others without counters. The
-    whole is returned as it is if it has counters, or if the sum shows no accepted draft token.
+    Accepted draft tokens of some workloads show that the server speculates, though others have no counters, after a restart for instance.
+    The whole is returned as it is if it has counters, or if the sum shows no accepted draft token.
     """
     whole = run.whole
     if whole.speculative.counters is not None:
@@ -97,8 +98,8 @@ def _add_part_counters(run: CapturedRun) -> Captured:
 def _check_rule(whole: Captured, rule: AnswerRule) -> RuleResult:
     """Return the answers of the variant and of its peers that break ``rule``.
 
-    Peers are the baseline and the control. An answer is compared with those of the baseline's other boots to the same request: the
-    variant's with both, the baseline's and the control's with each other.
+    Peers are the baseline and the control. Some rules compare an answer with others to the same request: the variant's is compared with
+    both peers', the baseline's and the control's with each other's.
     """
     controls = whole.baseline_boots[1:]
     judged = list(_compare_answers(whole, whole.speculative, whole.baseline_boots))
@@ -147,7 +148,7 @@ def _is_ok(answer: Answer) -> bool:
 def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | None:
     """Return FAIL, named by the first rule that is a finding, or None.
 
-    The variant breaks such a rule unlike the baseline (:attr:`RuleResult.is_finding`). Earlier rules explain breaches of later ones.
+    It is one that the variant breaks unlike the baseline. The name is the first rule's, since its breaches explain those of later ones.
     """
     findings = [result for result in results if result.is_finding]
     if not findings:
@@ -392,8 +393,8 @@ class CounterBreach:
 def find_counter_breach(part: Captured) -> CounterBreach | None:
     """Return the first breach of the counters of ``part``, one workload of the run.
 
-    STILL if they stand still while the answers show accepted drafts, else UNEVEN if they do not add up. Returns None without a breach, and
-    if the counters may not be of exactly these answers: others used the server, it was started anew or failed, or some answer is missing.
+    STILL if they stand still while the answers' windows show accepted draft tokens, all but one of each; UNEVEN if they do not add up.
+    None without a breach, or if they may count other answers: others used the server, it restarted or failed, or an answer is missing.
     """
     transcript = part.speculative
     counters = transcript.counters
@@ -411,7 +412,7 @@ def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]
     """Yield descriptions of contradictions between counters.
 
     Differences up to 8 tokens and 5 % are passed over, since some engines round or estimate their counters. Drafted tokens are held against
-    the number of drafts only for a drafter that proposes a chain of known length.
+    the number of drafts only for a drafter that proposes a chain of known length, not a tree of tokens.
     """
     draft, by_position = part.pair.variant.draft, counters.accepted_per_position
     most = draft.tokens if draft.kind in _CHAINS else 0

@@ -1,7 +1,7 @@
 """Length cases: one answer each, with all that its end is judged by.
 
 An answer of the same arm to the same prompt without any stop is called plain: it shows the text in which the stop strings of other requests
-with its prompt are looked for.
+with its prompt are looked for. A window is the tokens that one verify step emits; the limit may cut the last one of an answer.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class LengthCase:
     def place(self) -> WindowPlace | None:
         """The place, in its verify window, of the token at which the answer should end.
 
-        If no window reaches beyond the answer's tokens, the last one may have been cut at its end. The plain answer's windows are then
-        taken, if it begins with this answer and has the same ones before the last: they show that one whole. None if the windows are
-        unknown.
+        Windows that reach beyond the answer's tokens are whole. Otherwise the last may have been cut, and the plain answer's windows are
+        taken, which show it whole. That answer has to begin with this one and to have the same windows before the last. None if the windows
+        are unknown.
         """
         sizes, end = self.choice.windows, self.end
         if not sizes or end is None:
@@ -166,13 +166,13 @@ def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str
     out.
     """
     plain: dict[str, Choice] = {}
-    largest: dict[str, int] = {}
+    largest_limits: dict[str, int] = {}
     for answer in arm.answers:
         request = requests.get(answer.request_id)
         if request is None or not answer.ok:
             continue
         limits, key = limits_of(request), request.prompt_key
         is_plain = limits.kind is EndKind.PLAIN and not limits.ignores_eos and not limits.least
-        if is_plain and (limits.most or 0) > largest.get(key, 0):
-            largest[key], plain[key] = limits.most or 0, answer.choice
+        if is_plain and (limits.most or 0) > largest_limits.get(key, 0):
+            largest_limits[key], plain[key] = limits.most or 0, answer.choice
     return plain

@@ -1,6 +1,8 @@
 """Rules of an answer's length: where it has to end by its request, and by its arm's own answer without any stop.
 
-That answer without a stop is called plain (judge/length_cases.py).
+That answer without a stop is called plain (judge/length_cases.py). A case is one answer with what its end is judged by: its request's
+limits, ``most`` tokens (max_tokens) and ``least`` (min_tokens), the plain answer, and ``peer``, the baseline's answer to the same request.
+Each rule returns the breach of the answer, or None if it keeps the rule. A verify window is the tokens that one verify step emits.
 """
 
 from __future__ import annotations
@@ -87,10 +89,10 @@ def _check_usage(case: LengthCase) -> Breach | None:
 def _check_stop_in_text(case: LengthCase) -> Breach | None:
     """Return a breach if text passes or wrongly keeps a stop string.
 
-    The first stop string in the text counts, but not one at its end that the request asked to keep. Of an answer that stopped, the flaw is
-    KEPT if that stop string ends it, a missed stop if a later stop string ended it, else BEHIND: the text after the stop was delivered too.
-    Of one that did not stop, it is LIMIT_FIRST if the verify window of its end reaches the token limit, else a missed stop. A missed stop
-    is STRADDLED if the answer should end at the last of several tokens in a window, else MISSED.
+    The first stop string in the text counts, but not one at its end that the request asked to keep. If the answer stopped, the flaw is KEPT
+    if that stop string ends it, a missed stop if a later stop string ended it, else BEHIND: the text after the stop was delivered too. If
+    it did not stop, the flaw is LIMIT_FIRST if the window of its end reaches the token limit, else a missed stop. A missed stop is
+    STRADDLED if the answer should end at the last of several tokens in a window, else MISSED.
 
     Returns None without a stop string in the text, and under min_tokens, since not every stop string may stop the answer then. None too if
     the last allowed token completes the stop string: servers may test the limit before the stop.
@@ -131,10 +133,10 @@ def _ends_at_later_stop(case: LengthCase) -> bool:
 def _check_stop_place(case: LengthCase) -> Breach | None:
     """Return a breach if the answer ends elsewhere than at its stop.
 
-    The text should end at the first stop string in the plain answer's text, with finish_reason stop. The flaw is REASON for the right text
-    with another finish_reason, below the token limit; INCLUDE if a stop string that was to stay is cut off; and PLACE for any other text.
-    Returns None if the plain answer has no stop string, or does not begin with this answer. None too for another text if the answer did not
-    stop, or if an end of sequence may have ended it.
+    The plain answer goes on where this one stops, so that the text should end at the first stop string in it, with finish_reason stop. The
+    flaw is REASON for the right text with another finish_reason, below the token limit; INCLUDE if a stop string that was to stay is cut
+    off; and PLACE for any other text. Returns None if the plain answer has no stop string, or does not begin with this answer. None too for
+    another text if the answer did not stop, or if an end of sequence may have ended it.
     """
     stops, plain = case.limits.stop_strings, case.plain
     first = _first_stop(case, plain.text) if stops and plain is not None and case.follows_plain else None
@@ -156,9 +158,9 @@ def _check_stop_place(case: LengthCase) -> Breach | None:
 def _shows_stop(case: LengthCase, plain: Choice, expected: str) -> bool:
     """Return True if a stop string surely ended the answer.
 
-    If token ids are known, and those that end a sequence, the last id decides. Elsewhere an end of sequence may have ended any text that
-    begins the text of ``plain``, so that one proof is needed: the server names the stop string, or the answer begins with the tokens of the
-    baseline's, whose text is ``expected``. Any other text needs no proof.
+    The last token id decides, if token ids and the ids that end a sequence are known. Without them an end of sequence may have ended any
+    text that is a beginning of ``plain``'s. A proof is then needed: the server names the stop string, or the answer begins with the tokens
+    of the baseline's, whose text is ``expected``, the one up to the stop. Any other text needs no proof.
     """
     ids, peer = case.choice.token_ids, case.peer
     if ids and case.end_ids:
@@ -180,13 +182,13 @@ class _StopPlace:
 def _first_stop(case: LengthCase, text: str) -> _StopPlace | None:
     """Return the first effective stop string of the request in ``text``.
 
-    First is the one complete first; it has to be complete after the text of the first min_tokens tokens. Returns None if there is none, or
-    if that text is unknown.
+    First is the one that ends first. Effective are those that end after the text of the first min_tokens tokens, which no stop may end.
+    Returns None if there is none, or if that text is unknown.
     """
     exempt = _exempt_characters(case)
     if exempt is None:
         return None
-    # Searched from the first place at which it would end after the exempt characters.
+    # A stop string may begin within the exempt characters, but has to end after them.
     begins = {stop: text.find(stop, max(0, exempt - len(stop) + 1)) for stop in case.limits.stop_strings}
     places = [_StopPlace(begin=begin, stop=stop) for stop, begin in begins.items() if begin != -1]
     return min(places, key=lambda place: place.begin + len(place.stop), default=None)
@@ -226,16 +228,16 @@ def _check_passed_ids(case: LengthCase) -> Breach | None:
     """Return a breach if tokens follow a stop or an end of sequence.
 
     Stops are the request's stop token ids. Ends of sequence do not count if the request ignores them; the first min_tokens tokens are
-    exempt. The flaw is BEHIND if the answer stopped and its last id ends nothing: it ended at the earlier id, and the tokens after that
+    exempt. The flaw is BEHIND if the answer stopped and its last id ends nothing: it ended passed the earlier id, and the tokens after that
     were delivered too. Else it is STOP_ID or END, by the id that was passed.
     """
     ids, limits = case.choice.token_ids, case.limits
     ends = frozenset() if limits.ignores_eos else case.end_ids
-    at = next((i for i in range(limits.least, len(ids) - 1) if ids[i] in limits.stop_ids or ids[i] in ends), None)
-    if at is None:
+    passed = next((index for index in range(limits.least, len(ids) - 1) if ids[index] in limits.stop_ids or ids[index] in ends), None)
+    if passed is None:
         return None
-    flaw = LengthFlaw.STOP_ID if ids[at] in limits.stop_ids else LengthFlaw.END
-    what = f"{len(ids) - at - 1} tokens after id {ids[at]}, which ends an answer"
+    flaw = LengthFlaw.STOP_ID if ids[passed] in limits.stop_ids else LengthFlaw.END
+    what = f"{len(ids) - passed - 1} tokens after id {ids[passed]}, which ends an answer"
     return _breach(case, LengthFlaw.BEHIND if case.has_stopped and ids[-1] not in limits.stop_ids | ends else flaw, what)
 
 

@@ -1,4 +1,8 @@
-"""Lengths: answers end at the first stop, end of sequence or limit, wherever in a verify window it falls."""
+"""Lengths: answers end at the first stop, end of sequence or limit, wherever in a verify window it falls.
+
+A verify window is the tokens that one verify step emits. A case is one answer with its request's limits. Its plain answer is the same arm's
+to the same prompt without stops. A flaw is a kind of wrong end, and a breach is one answer that has it.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +40,10 @@ _WITHOUT_IDS = 2
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on the ends of answers by their requests.
 
-    Failures and refusals come first. The place of a stop string is read from an answer of the same arm to the same prompt without stops. A
-    rule that a boot of the baseline breaks says nothing about the variant: it is left out, and the evidence lists it. ``check_endings``
-    then applies the rules that every family checks, which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too
-    few answers were ended by a stop or a limit, or if none ended after an accepted draft token of its verify window.
+    Failures and refusals come first. The plain answer shows where a stop string stands. A rule that a boot of the baseline breaks says
+    nothing about the variant: it is left out, and the evidence lists it. ``check_endings`` then applies the rules that every family checks,
+    which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too few answers were ended by a stop or a limit, or
+    if none ended after an accepted draft token of its verify window.
     """
     cases = list(_cases(captured, captured.speculative))
     return (
@@ -65,9 +69,9 @@ def _baseline_flaws(captured: Captured) -> frozenset[LengthFlaw]:
 
 
 def _without_stop_strings(captured: Captured) -> Captured:
-    """Return the answers without those to requests with stop strings.
+    """Return ``captured`` without its requests with stop strings.
 
-    The rules of endings do not fit these: an engine may report token ids after the stop, up to the end of the window.
+    The general rules of endings do not fit these: an engine may report token ids after the stop, up to the end of the window.
     """
     requests = tuple(request for request in captured.workload.requests if not limits_of(request).stop_strings)
     return replace(captured, workload=replace(captured.workload, requests=requests, take={}))
@@ -76,12 +80,13 @@ def _without_stop_strings(captured: Captured) -> Captured:
 def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
     """Return FAIL for length rules broken by the judged arm alone.
 
-    No boot of the baseline breaks them; of several that an answer breaks, the first counts. The most frequent flaw gives the name, or the
-    related one that explains it (:data:`_RELATED`). Returns None if there are none, or if only one answer breaks a rule and has no token
-    ids: its tokens may then be others than those of the plain answer, which is the arm's own to the same prompt without stops.
+    Rules that a boot of the baseline breaks are left out; of several that an answer breaks, the first counts. The most frequent flaw gives
+    the name, or the related one that explains it. Returns None if there are none. None too if only one answer breaks a rule and has no
+    token ids: nothing then shows that it has the tokens of the plain answer, by which it is judged.
     """
     baseline_flaws = _baseline_flaws(captured)
     by_case = ([breach for breach in find_breaches(case) if breach.flaw not in baseline_flaws] for case in cases)
+    # The rules come in an order in which the first broken one explains the later ones.
     breaches = [of_case[0] for of_case in by_case if of_case]
     without_ids = sum(not breach.case.choice.token_ids for breach in breaches)
     if not breaches or without_ids == len(breaches) < _WITHOUT_IDS:
@@ -95,7 +100,7 @@ def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | 
         Outcome.FAIL,
         f"{flaw.value}: {counts[flaw]} of {len(cases)} answers, none of the baseline's" + (f"; also {others}" if others else ""),
         short=(f"first        {first}", f"place        {_describe_place(first)}", *_describe_baseline_end(first)),
-        evidence=(*map(str, breaches[:_SHOWN]), *_left_out(baseline_flaws), *describe_refusals(captured.speculative.answers)),
+        evidence=(*map(str, breaches[:_SHOWN]), *_list_excused(baseline_flaws), *describe_refusals(captured.speculative.answers)),
         cell=number_of(len(breaches), "wrong end"),
         names=flaw.value,
         example=Example(symptom=Symptom.ANSWER, request_id=first.case.answer.request_id, pass_index=first.case.answer.pass_index),
@@ -126,7 +131,7 @@ def _describe_baseline_end(breach: Breach) -> tuple[str, ...]:
     return () if peer is None else (f"baseline     {len(peer.token_ids)} tokens, finish_reason {peer.finish_reason!r}",)
 
 
-def _left_out(baseline_flaws: frozenset[LengthFlaw]) -> tuple[str, ...]:
+def _list_excused(baseline_flaws: frozenset[LengthFlaw]) -> tuple[str, ...]:
     return tuple(f"not judged, since the baseline does it too: {flaw.value}" for flaw in sorted(baseline_flaws))
 
 
@@ -134,7 +139,7 @@ def _check_enough_ends(captured: Captured, cases: Sequence[LengthCase]) -> Verdi
     """Return INCONCLUSIVE if too few ends test speculation, else None.
 
     Too few answers are able to break a rule (:func:`_select_tested`), or some of their ends have a known place in a verify window and none
-    of these fell after an accepted draft token.
+    of these fell after an accepted draft token. An end at offset 0 is at its window's first token, where no draft was accepted before.
     """
     tested = _select_tested(cases)
     places = [place for case in tested if (place := case.place) is not None]
@@ -149,7 +154,7 @@ def _check_enough_ends(captured: Captured, cases: Sequence[LengthCase]) -> Verdi
         captured,
         Outcome.INCONCLUSIVE,
         headline,
-        evidence=(*_left_out(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
+        evidence=(*_list_excused(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
         settle="a draft that is accepted more often, or a greater depth",
         cell="did not bind",
     )
@@ -187,7 +192,7 @@ def _pass_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict:
         Outcome.PASS,
         f"{len(tested)} of {len(cases)} answers ended by a stop, an end or a limit, each at its first",
         rules_out=where + describe_untested_ends(_without_stop_strings(captured)),
-        evidence=(*_left_out(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
+        evidence=(*_list_excused(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
         cell=f"{len(tested)} ends",
         figures={"answers": float(len(cases)), "ends": float(len(tested)), "ends_inside_a_window": float(inside)},
     )

@@ -1,4 +1,10 @@
-"""Liveness: every request gets an answer, and none of them takes the server down."""
+"""Liveness: every request gets an answer, and none of them takes the server down.
+
+A server failure is a death, a hang or a 5xx, with an entry for each request then in flight. Its requests are sent again to a fresh server.
+A failure recurs if its request fails again alone, if its ``group`` of requests fails again in flight together, or if its request fails
+again right after the one before it (``after``). Others are scattered. An arm is one server: the variant, which speculates, the baseline, or
+the control, the baseline booted again.
+"""
 
 from __future__ import annotations
 
@@ -50,21 +56,19 @@ def judge(captured: Captured) -> Verdict:
 def server_failure(captured: Captured) -> Verdict | None:
     """Return a verdict if a server died, hung or answered 5xx; None otherwise.
 
-    Most judges call this first. A failure recurs if its request fails again alone on a fresh server, if its group of requests fails again
-    in flight together, or if its request fails again right after the one before it. In this order: INVALID if others restarted an
-    attached server. FAIL for a recurring failure if the baseline answers the same requests, INVALID if not. FAIL for failures that do not
-    recur, if the whole run has many (:func:`_judge_scattered`). INVALID for any other failure, of the variant or else of the baseline,
-    and for a timed workload with fewer requests in flight than planned.
+    Most judges call this first. In this order: INVALID if others restarted an attached server. FAIL for a recurring failure if the baseline
+    answers the same requests, INVALID if not. FAIL for scattered failures, if the whole run has many (:func:`_judge_scattered`). INVALID
+    for any other failure, of the variant or else of the baseline, and for a timed workload with fewer requests in flight than planned.
     """
     if replaced := _check_replaced(captured):
         return replaced
     failures = captured.speculative.server_failures
     # The simplest is reported: one that recurs alone, else after another request, else with the smallest group.
     recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: (len(failure.group), failure.after))
-    deadly = [failure for failure in recurring if all(_has_survived(t, failure) for t in captured.baseline_boots)]
-    if deadly:
-        fail = _fail_together if deadly[0].group else _fail_after if deadly[0].after else _fail_alone
-        return fail(captured, deadly)
+    blamed = [failure for failure in recurring if all(_has_survived(arm, failure) for arm in captured.baseline_boots)]
+    if blamed:
+        fail = _fail_together if blamed[0].group else _fail_after if blamed[0].after else _fail_alone
+        return fail(captured, blamed)
     if recurring:
         headline = f"the baseline does not survive {_describe_requests(recurring[0])} either, so it cannot judge"
         return _judge_infrastructure(captured, recurring, headline)
@@ -77,10 +81,7 @@ def server_failure(captured: Captured) -> Verdict | None:
 
 
 def _check_replaced(captured: Captured) -> Verdict | None:
-    """Return INVALID if others restarted an attached server, else None.
-
-    The server's answers to the workload are then not all of one boot.
-    """
+    """Return INVALID if others restarted an attached server between its answers, else None."""
     for transcript in (captured.speculative, *captured.baseline_boots):
         if transcript.replaced:
             headline = f"somebody else started the server of {transcript.arm} anew while it answered: {transcript.replaced}"
@@ -91,8 +92,7 @@ def _check_replaced(captured: Captured) -> Verdict | None:
 def _check_baseline_failures(captured: Captured) -> Verdict | None:
     """Return INVALID if a boot of the baseline failed, else None.
 
-    The workload may be sent again unless a failure recurred, which would come back. The headline describes the first failure, of which
-    there is an entry for every request in flight.
+    The remedy is to send the workload again, unless a failure recurred: that one would come back. The headline describes the first failure.
     """
     failed = [boot for boot in captured.baseline_boots if boot.server_failures]
     if not failed:
@@ -119,8 +119,8 @@ def _check_slowed(captured: Captured) -> Verdict | None:
 def _has_survived(transcript: Transcript, failure: ServerFailure) -> bool:
     """Return True if an arm answered the failure's requests without failing.
 
-    ``transcript`` is the arm's. The arm got the whole workload too, so that a group of requests was in flight together there as well, and
-    one request came after the other. False if its concurrency was cut below the size of the group, which was then never in flight at once.
+    ``transcript`` is the arm's. It got the same workload in the same order, so that the failure's requests met there as well, together or
+    one after the other. False if its concurrency was cut below the size of the group, which was then never in flight at once.
     """
     had_enough_in_flight = transcript.concurrency is None or len(failure.group) <= transcript.concurrency
     needed = failure.group or (failure.request_id, *([failure.after] if failure.after else []))
@@ -130,7 +130,7 @@ def _has_survived(transcript: Transcript, failure: ServerFailure) -> bool:
 def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
     """Return True if an arm responded to a request and no failure met it.
 
-    Neither a refusal is a harm, nor a client that leaves, nor a server that ends after its last answer.
+    A refusal is no harm, nor a client that leaves, nor a server that ends by itself after its last answer (``answered``).
     """
     answers = [answer for answer in transcript.answers if answer.request_id == request_id]
     unharmed = request_id not in {failure.request_id for failure in transcript.server_failures if not failure.answered}
@@ -304,6 +304,7 @@ def _describe_ending(failure: ServerFailure) -> str:
 
 def _describe_failure(failure: ServerFailure) -> tuple[str, ...]:
     """Return lines on one failure: its recurrence, its cause, its log."""
+    # The general description is replaced by the one of how it recurred.
     recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
     recurred = f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}" if failure.group else recurred
     recurred = "recurred in the same traffic on a fresh server" if failure.in_soak and failure.recurred else recurred
@@ -335,7 +336,7 @@ def _unusual_parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> 
     """Return the request fields most likely to cause the first failure.
 
     They are the fields of its request, the prompt's left out, with values that no request without a failure has. If there are none, they
-    are all fields but the ordinary ones. Each is written as ``key=value``; empty without any.
+    are all fields but ordinary ones, such as max_tokens. Each is written as ``key=value``; empty without any.
     """
     harmed = {failure.request_id for failure in captured.speculative.server_failures}
     bodies = {request.id: request.body for request in captured.workload.requests}
@@ -357,8 +358,8 @@ def _cut(text: str, most: int = 80) -> str:
 def _check_unanswered(captured: Captured) -> Verdict | None:
     """Return INVALID if answers are missing without any server failure.
 
-    Their requests were quarantined, lost or never sent. Refused requests and those aborted by their client do not count. The judged arm is
-    looked at first, then the baseline's boots; None if no answer is missing.
+    Their requests were lost, never sent, or held back after they failed a server alone. Refused requests and those aborted by their client
+    do not count. The judged arm is looked at first, then the baseline's boots; None if no answer is missing.
     """
     for transcript in (captured.speculative, *captured.baseline_boots):
         silent = [a for a in transcript.answers if not a.ok and not a.aborted and not is_refusal(a)]
@@ -374,8 +375,8 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 def _fail_answers(captured: Captured) -> Verdict | None:
     """Return FAIL for empty or late answers, unlike the baseline's.
 
-    An empty answer counts only if the baseline's to the same request is not empty, a late one only if the baseline's is not late. The
-    headline also counts the baseline's own bad answers, which are to other requests. None without a bad answer that counts.
+    Bad is an empty answer if the baseline's to the same request is not empty, or a late one if the baseline's is not late. The headline
+    also counts the baseline's own empty or late answers, which are to other requests. None without a bad answer.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     for what, is_bad in (("empty", _is_empty), (f"later than the deadline of {captured.workload.deadline_s:g} s", _is_late)):
@@ -438,10 +439,7 @@ def _pass_liveness(captured: Captured) -> Verdict:
 
 
 def _list_one_sided_refusals(captured: Captured) -> list[str]:
-    """Return lines on requests refused by one of the two arms.
-
-    The arms are the judged one and the baseline. The lines decide nothing.
-    """
+    """Return lines, for information, on requests refused by the judged arm or the baseline alone."""
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     both = [(answer, baseline[answer.key]) for answer in captured.speculative.answers if answer.key in baseline]
     only_here = [answer.request_id for answer, other in both if is_refusal(answer) and other.ok]

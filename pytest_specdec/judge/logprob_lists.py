@@ -1,6 +1,7 @@
 """Lists of log-probabilities: what a request asked for is there, in order, and no value contradicts another.
 
-The rules need no scores. A rule that the baseline or the control breaks says nothing about the variant.
+The rules need no scores. A rule that the baseline or the control breaks says nothing about the variant. A flaw is a broken rule, with the
+figures that show it; a few thousandths of a nat are rounding. A list has the most probable tokens in the place of one emitted token.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def asked_top(request: Request) -> int | None:
 def check_lists(captured: Captured) -> Verdict | None:
     """Return FAIL if lists of log-probabilities contradict themselves or the request.
 
-    A rule that a boot of the baseline breaks too is left out. Its own values count as constant at a smaller share (:data:`_EXCUSED`).
-    None if no other rule is broken.
+    A rule that a boot of the baseline breaks too is left out. To call its values one constant, which excuses the arm's, a smaller share is
+    enough: chance decides on which side of the arm's share they fall. None if no other rule is broken.
     """
     requests = captured.workload.by_id
     excused = {breach.flaw for peer in captured.baseline_boots for breach in _find_flaws(peer, requests, _EXCUSED)}
@@ -137,8 +138,8 @@ def _find_flaws(transcript: Transcript, requests: Mapping[str, Request], most: f
 def _find_choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
     """Yield the flaws of one choice's log-probabilities, with their figures.
 
-    ``top`` is the number of most probable tokens that the request asks for at each token. One without log-probabilities is MISSING if
-    it has tokens, and has no other flaw. FEWER stands for any number of lists that is not that of log-probabilities.
+    ``top`` is the number of most probable tokens that the request asks for at each token. A choice that has tokens and no log-probabilities
+    has the flaw MISSING alone. FEWER stands for any number of lists that is not that of log-probabilities.
     """
     tokens, logprobs = len(choice.token_ids), choice.logprobs
     if logprobs is None:
@@ -162,9 +163,9 @@ def _find_list_flaws(listed: ListedTokens, reported: float, top: int, route: Rou
     """Yield the flaws of one token's list of most probable tokens.
 
     ``reported`` is the emitted token's log-probability outside the list, ``top`` the number of tokens asked for. On the completions route
-    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. If the emitted token is
-    not listed, that is a flaw only if the list is long enough and reaches below it; its probability is added to the listed ones' sum. In
-    the sum a log-probability above 0 counts as 0.
+    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. An emitted token that is
+    not listed is a flaw only if the list is long enough and reaches below it; its probability is added to the sum of the listed ones. In
+    the sum a log-probability above 0, a flaw of its own, counts as 0.
     """
     ranked = [
         logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if route is Route.CHAT or token != listed.token

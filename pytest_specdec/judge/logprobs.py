@@ -1,8 +1,12 @@
 """Log-probabilities: the reported values are the baseline's, on the scale of the baseline's own.
 
+Each reported log-probability is held against the baseline's score of the same token. Noise is the spread of their differences per logit, in
+nats, estimated from squares. A jump is one token off by more than a limit, such as half a nat; distances are ``|reported - scored|`` of
+tokens of middling probability. ``granted`` is the baseline's own noise; a verify kernel may be ``factor`` times as noisy, since it is
+another kernel than decode's, and any arm as noisy as the ``floor``.
+
 The reported numbers are checked, not the sampled tokens: servers have reported the draft's probabilities of correctly drawn tokens, and a
-verifier with wrong numerics shows here long before its tokens do. A verify kernel may be noisier than decode by a bounded factor, since it
-is another kernel: its noise is then reported and not failed.
+verifier with wrong numerics shows here long before its tokens do.
 """
 
 from __future__ import annotations
@@ -78,8 +82,8 @@ class _LogprobAnalysis:
     def wrong(self) -> bool:
         """True if noise or jumps exceed what is tolerated by more than chance explains.
 
-        One token off by half a nat or more is enough if the servers are exact, and one off by 20 nats, further than any jump, if they are
-        not.
+        One token off by half a nat or more is enough if the servers are exact, since such servers never jump. If they are not, it has to be
+        off by 20 nats, further than any jump.
         """
         proof = jump_limit(self.comparison.granted, self.comparison.floor) if self.exact else IMPOSSIBLE
         if any(abs(token.delta) > proof for token in self.far):
@@ -114,8 +118,8 @@ def _compare_logprobs(captured: Captured) -> Verdict:
     """Return the verdict on reported values beside scored ones.
 
     In this order: INVALID if the baseline has none to compare with, FAIL for answers whose log-probabilities do not match their tokens,
-    INCONCLUSIVE if either arm has too few. Then all tokens of the arm and some parts of them (:func:`_parts`) are compared, each at an
-    equal share of alpha; the first wrong one is described. Missing drafts are looked for last.
+    INCONCLUSIVE if either arm has too few. Then all tokens of the arm and some parts of them (:func:`_parts_to_compare`) are compared, each
+    at an equal share of alpha; the first wrong one is described. Missing drafts are looked for last.
     """
     arm, baseline = reported_logprobs(captured, captured.arm), _baseline_logprobs(captured)
     if not baseline.tokens:
@@ -127,7 +131,7 @@ def _compare_logprobs(captured: Captured) -> Verdict:
     if fewest < LEAST_TOKENS:
         headline = f"not enough evidence: {fewest} informative log-probabilities, {LEAST_TOKENS} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - fewest} more such tokens")
-    parts = tuple(_parts(arm))
+    parts = tuple(_parts_to_compare(arm))
     analyses = [_analyse(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
     wrong = [analysis for analysis in analyses if analysis.wrong]
     if wrong:
@@ -135,11 +139,11 @@ def _compare_logprobs(captured: Captured) -> Verdict:
     return speculating(captured, rejecting=False) or _pass_logprobs(captured, analyses[0])
 
 
-def _parts(arm: ReportedLogprobs) -> Iterator[ReportedLogprobs]:
+def _parts_to_compare(arm: ReportedLogprobs) -> Iterator[ReportedLogprobs]:
     """Yield all tokens, the late ones, and those of each place in the verify step.
 
-    A part without enough tokens is left out. Whether a token is a recovered one depends on the token itself, so that the scores there are
-    not those of tokens drawn at random. Their noise has the scale of any other token's all the same.
+    Each is compared by itself, since a fault at few tokens is hidden among all. A part without enough tokens is left out. Recovered tokens,
+    those in place of a rejected draft token, are no random sample of all tokens, but their noise has the scale of any other token's.
     """
     yield arm
     late = arm.after(LATE)
@@ -155,7 +159,7 @@ def _baseline_logprobs(captured: Captured) -> ReportedLogprobs:
     reports and scores of one boot share its noise. If the preferred boot has no scored token, the other boot's are returned.
     """
     arms = [boot.arm for boot in captured.baseline_boots]
-    # The arms in scored_by were scored by their own boot.
+    # An arm in scored_by was scored by its own boot. It is sorted last, since False comes before True.
     preferred, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in captured.scored_by))
     return next((reported for reported in (preferred, *others) if reported.tokens), preferred)
 
@@ -163,7 +167,7 @@ def _baseline_logprobs(captured: Captured) -> ReportedLogprobs:
 def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
     """Return the comparison of ``arm`` with ``baseline``, each test at ``alpha``.
 
-    A jump is a token off by more than the limit of the comparison. The baseline's are counted over the run's calibration too. The servers
+    The baseline's jumps are counted over the run's calibration too, a sample of its answers with reported and scored values. The servers
     are exact if the baseline computes in single precision and none of its own tokens is off by more than .05 nats.
     """
     capabilities = captured.capabilities.get(BASELINE)
@@ -183,8 +187,9 @@ def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogpro
 def _squares_between_boots(captured: Captured, baseline: ReportedLogprobs) -> Sequence[float]:
     """Return the squared logit noise of the baseline, token by token.
 
-    Usually it is that of ``baseline``. But if the control is judged and the baseline's boot scored both, the baseline scored itself, which
-    hides the noise between boots that the control shows. It is then that of the calibration, if there is one.
+    Usually it is that of ``baseline``. The exception is a judged control, the baseline's second boot, if the first boot scored both: the
+    first one's scores of its own answers lack the noise between boots, and those of the control's answers have it. The noise is then that
+    of the calibration, if there is one.
     """
     if not captured.is_control or captured.scored_by != (baseline.arm,) or not _calibration_distances(captured):
         return baseline.squares
@@ -211,9 +216,9 @@ def _fail_unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
 def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, arm: ReportedLogprobs, *, alone: bool) -> Verdict:
     """Return FAIL, named by a place in the verify step if only that is off.
 
-    A token is off if its probability lies between .02 and .98 and its reported log-probability further from its score than the limit. If
-    there is none, the noise over all tokens is at fault; off are then those further from their scores than three times the baseline's
-    noise, and than the floor. ``arm`` has all of the arm's tokens, and ``alone`` marks an analysis that is the only wrong one.
+    ``analysis`` may be of a part of the tokens: the place of that part names the fault if it is the only wrong one (``alone``). Else it is
+    the place that all tokens off share, compared with ``arm``, all tokens of the arm. Off are tokens further from their scores than the
+    limit of a jump. Without any, noise is at fault: off are then tokens further than three times the baseline's noise, and than the floor.
     """
     least_distance = max(3.0 * analysis.comparison.granted, analysis.comparison.floor)
     off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > least_distance)
@@ -257,14 +262,14 @@ def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
 def _common_place(tokens: Sequence[ReportedToken], everywhere: Sequence[ReportedToken]) -> Place | None:
     """Return the place in the verify step that all ``tokens`` share, beyond chance.
 
-    Tokens of unknown windows are left out. It is chance if as many tokens drawn from ``everywhere``, all tokens of the arm, would all be
-    of that place with a probability over 1 %. None without such a place.
+    It is chance if as many tokens, drawn from ``everywhere``, all tokens of the arm, would all stand at that place with a probability over
+    1 %. Tokens of unknown windows are left out. None without such a place.
     """
     places = [token.place for token in tokens if token.place is not None]
-    anywhere = [token.place for token in everywhere if token.place is not None]
+    all_places = [token.place for token in everywhere if token.place is not None]
     if not places or len(set(places)) > 1:
         return None
-    return places[0] if (anywhere.count(places[0]) / len(anywhere)) ** len(places) <= _CHANCE else None
+    return places[0] if (all_places.count(places[0]) / len(all_places)) ** len(places) <= _CHANCE else None
 
 
 def _describe_places(tokens: Sequence[ReportedToken]) -> str:
@@ -284,13 +289,14 @@ def _rms(tokens: Sequence[ReportedToken]) -> float:
 def _describe_kernel(comparison: NoiseComparison) -> str:
     """Return a clause on a verify kernel noisier than decode; else nothing.
 
-    Up to 1.3 times decode's noise is not worth a word, since chance and other batch shapes make that.
+    Up to 1.3 times decode's noise is not worth a word, since chance and other batch shapes bring that too.
     """
     times = comparison.kernel
     return f"; the verify kernel is {times:.1f} times as noisy as decode" if times is not None and times > TOLERATED else ""
 
 
 def _describe_noise(comparison: NoiseComparison) -> str:
+    """Return the noise of both arms, and what the arm may have, in words."""
     return (
         f"{comparison.noise:.3g} nats per logit, {comparison.granted:.3g} in the baseline{_describe_kernel(comparison)}; "
         f"lawful are {max(comparison.factor * comparison.granted, comparison.floor):.3g}, p = {comparison.p_noise:.2g}"
@@ -298,6 +304,10 @@ def _describe_noise(comparison: NoiseComparison) -> str:
 
 
 def _describe_jumps(analysis: _LogprobAnalysis) -> str:
+    """Return the jumps of both arms in words.
+
+    The arm may be ``factor`` times as noisy as the baseline, so that the baseline's jumps are counted from a limit as many times lower.
+    """
     comparison = analysis.comparison
     return (
         f"{comparison.jumps:,} of {len(analysis.arm.distances):,} tokens off by more than {comparison.limit:.2g} nats, "

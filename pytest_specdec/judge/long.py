@@ -1,8 +1,10 @@
 """Long contexts: after an eighth, a quarter, a half and the whole of them, tokens are the baseline's choice and drafts are accepted.
 
+A depth is one of these parts of the context limit; a request's id begins with its depth, as in ``half/copy`` (``limit_part``). Short
+prompts fill no part. A wave is a group of requests sent together.
+
 Tokens drawn at a temperature are held to their number and their end only. How much a drafter may lose with the depth is its own matter:
-figures show it, and only a fall to next to nothing fails, or to half where the config states that drafts reach that far. Depths are those
-of judge/depths.py.
+figures show it, and only a fall to next to nothing fails, or to half where the config states that drafts reach that far.
 """
 
 from __future__ import annotations
@@ -71,8 +73,8 @@ def judge(captured: Captured) -> Verdict:
 def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on server failures; None without one.
 
-    A FAIL gets the context's length at which the server failed, if it answered after a shorter one. The verdict is made without
-    ``on_verdict``, so that it is reported once, restated.
+    A FAIL gets the context's length at which the server failed, if it answered after a shorter one. The verdict is first made without
+    ``on_verdict``, which would report it: ``restate`` does so once it is complete.
     """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
@@ -92,7 +94,7 @@ def _check_server(captured: Captured) -> Verdict | None:
 def _check_limit(captured: Captured) -> Verdict | None:
     """Return REFUSED if no prompt is a known part of the context limit, else None.
 
-    Where that limit is unknown, prompts are still given as lengths and not as tokens (:func:`is_open`).
+    Prompts are written as tokens once that limit is known; until then they are given as lengths (``is_open``).
     """
     if not is_open(captured.workload) and any(limit_part(request.id) in LIMIT_PARTS for request in captured.workload.requests):
         return None
@@ -121,9 +123,9 @@ class _ScoredDepth:
 def _check_tokens(captured: Captured) -> Verdict | None:
     """Return FAIL if more tokens are wrong than noise explains.
 
-    Only answers at temperature 0 count. A token is wrong if it lies below the baseline's best one by more than the tolerance. INVALID if
-    the baseline does not repeat itself, SUSPICIOUS if wrong tokens are too many for noise and too few for an alarm, else None. The fault
-    is named by the depths with wrong tokens.
+    Only answers at temperature 0 count. A token is wrong if it lies below the baseline's best one by more than the tolerance, in nats,
+    which the gaps of the baseline's own boots (``peers``) set. INVALID if the baseline does not repeat itself, SUSPICIOUS if wrong tokens
+    are too many for noise and too few for an alarm, else None. The fault is named by the depths with wrong tokens.
     """
     scored = _greedy_scored(captured, captured.arm, captured.speculative)
     peers = [answer for boot in captured.baseline_boots for answer in _greedy_scored(captured, boot.arm, boot)]
@@ -157,11 +159,11 @@ def _check_tokens(captured: Captured) -> Verdict | None:
 def _group_by_depth(captured: Captured, scored: Sequence[ScoredAnswer], wrong: Sequence[ScoredAnswer]) -> list[_ScoredDepth]:
     """Return the numbers of ``scored`` answers and of ``wrong`` ones by depth.
 
-    Depths, and short prompts among them, come in the order of the answers.
+    They come in the order of the answers. A short prompt has an item of its own, by its request id.
     """
     lengths = depth_lengths(captured)
     sizes = {limit_part(id_): count for id_, count in prompt_tokens(captured).items()}
-    answers, wrong_answers = (Counter(limit_part(answer.answer.request_id) for answer in some) for some in (scored, wrong))
+    answers, wrong_answers = (Counter(limit_part(answer.answer.request_id) for answer in group) for group in (scored, wrong))
     return [
         _ScoredDepth(name=name, is_part=name in lengths, prompt_tokens=sizes.get(name, 0), answers=count, wrong_answers=wrong_answers[name])
         for name, count in answers.items()
@@ -254,13 +256,13 @@ def _pass_long(captured: Captured) -> Verdict:
     unscored = f"; tokens after more than {scored_to:,} are not scored" if deepest > scored_to else ""
     # Refusals unlike the baseline's have failed before.
     judged = captured.speculative.answers
-    answers, alike = sum(answer.ok for answer in judged), sum(map(is_refusal, judged))
+    answers, refusals = sum(answer.ok for answer in judged), sum(map(is_refusal, judged))
     return say(
         captured,
         Outcome.PASS,
         f"{answers} answers after up to {deepest:,} tokens of context; {tokens} scored tokens are right but for noise{unscored}"
         + describe_copies(captured)
-        + (f"; {alike} refused alike" if alike else ""),
+        + (f"; {refusals} refused alike" if refusals else ""),
         rules_out=f"ends, refusals and dead drafts after up to {deepest:,} tokens, wrong tokens after up to {scored_to:,}",
         evidence=(*table, *describe_refusals(captured.speculative.answers)),
         cell=f"up to {deepest:,}",

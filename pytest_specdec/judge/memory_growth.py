@@ -1,6 +1,6 @@
 """Memory growth: whether a server's resident memory grows with its requests to the end of a soak, and not by a step or to a level.
 
-Caches fill in the first third of a soak. The rounds after it are warm, and only they are judged.
+A soak is minutes of the same traffic, in rounds. Caches fill in its first third. The rounds after it are warm, and only they are judged.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
 
     The warm rounds are the last two thirds of those with a known size. None for fewer than twelve, or if a request failed in any round.
     """
+    # Each point is the number of requests so far and the MiB then.
     totals = accumulate(one.requests for one in rounds)
     points = [(float(total), one.resident_mib) for one, total in zip(rounds, totals, strict=True) if one.resident_mib is not None]
     warm = points[len(points) // 3 :]

@@ -43,8 +43,9 @@ _ENOUGH = 1000
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on prompts asked again after their cache was offloaded.
 
-    Answers, drafts and cached tokens are judged as of any prompt asked again (judge/state.py), under this family's names of faults. A pass
-    becomes INCONCLUSIVE if fewer tokens came between than a cache holds, or if the baseline itself took nothing back.
+    Answers, drafts and cached tokens are judged as of any prompt asked again (judge/state.py). The names of faults are replaced by this
+    family's. A pass becomes INCONCLUSIVE if fewer tokens came between than a cache holds, or if the baseline itself took nothing back.
+    Without ``on_verdict`` the inner verdict is not reported: ``restate`` reports the final one.
     """
     verdict = state.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.PASS:
@@ -60,6 +61,7 @@ def _check_offloaded(captured: Captured) -> Verdict | None:
     To leave, it needs 1,000 tokens of other prompts and answers between. It came back if the server reports a block of cached tokens.
     """
     answers = captured.baseline.answers
+    # Requests that ask a prompt again have ids that begin with ``warm``.
     back = [answer for answer in answers if phase(answer.request_id) == "warm"]
     # The workload asks these prompts first, then others, then these again.
     between = sum(map(_count_tokens, answers[len(back) : -len(back) or None]))

@@ -1,8 +1,9 @@
 """Old tokens: what the baseline before an upgrade answered, under the scores of the one after it.
 
-Every old token counts, also after the first one that the new baseline would have chosen otherwise. At temperature 0 an old token is wrong
-if it lies further below the new best one than both runs' noise explains. Above it the old tokens are bet on against the new distribution,
-and an alarm counts if the new baseline's own tokens do not show the same. Requests without sampling parameters show the servers' defaults.
+At temperature 0 an old token is wrong if its gap to the new best one is more than both runs' noise explains. Sampled tokens are bet on: a
+bet gains evidence as tokens differ from the scores' distribution, and alarms if the scoring baseline's own tokens do not show the same. In
+every ``captured`` the judged tokens stand in the variant's place, and the baseline is the one that scored them. Requests without sampling
+parameters show the servers' defaults. Every old token counts, also after the first that the new baseline would have chosen otherwise.
 
 Old tokens hardly show what a new build adds, as a lost mask does: they have none of it, and pay a bet ε nats each where it took ε of the
 mass. The new baseline's sampled tokens under the old one's scores do, where a run has both engines. With 2 % of the mass on tokens that the
@@ -125,8 +126,8 @@ class NewTokens:
 def examine_new(new_answers: Sequence[Captured], *, is_noise_known: bool) -> NewTokens | None:
     """Return the evidence of new sampled tokens under the old scores.
 
-    ``new_answers`` has one item per workload, with the new baseline's answers in the variant's place. None without any. No bets are made if
-    ``is_noise_known`` is False, since they have to allow for noise.
+    ``new_answers`` has one item per workload, with the new baseline's answers in the variant's place. None without any. Only requests with
+    a temperature above 0 count. No bets are made if ``is_noise_known`` is False, since they have to allow for noise.
     """
     workloads = [_select(captured, lambda request: request.draws_as_asked) for captured in new_answers]
     scored = [_keep_scored(captured) for captured in workloads]
@@ -145,9 +146,8 @@ def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | 
     """Return the evidence of old tokens under the new scores.
 
     ``old_answers`` has one item per workload, with the old baseline's answers in the variant's place; None without any. ``near_tie`` is the
-    largest gap of two tokens that noise explains, in nats. 0 stands for an unknown noise: no token is called wrong then, and no bets are
-    made. Bets allow for the noise of the run that scored, or the least that any bet allows for; .15 nats of noise in the other run raised
-    no evidence (tests/judge).
+    largest gap of two tokens that noise explains, in nats; it is 0 if the noise is unknown, and then no token is called wrong and no bets
+    are made. Bets allow for the noise of the run that scored alone: .15 nats in the other run raised no evidence (tests/judge).
     """
     workloads = [_keep_scored(captured) for captured in old_answers]
     if not workloads:
@@ -170,7 +170,8 @@ def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | 
 def _keep_scored(captured: Captured) -> Captured:
     """Return ``captured`` with fully scored answers of the first pass alone.
 
-    The scoring baseline's own answers are cut down likewise, and put in the control's place too, with which bets compare the judged ones.
+    The scoring baseline's own answers are cut down likewise. They are put in the control's place too: bets compare the judged answers with
+    the control's.
     """
     judged = _drop_unscored(captured.speculative, captured.scores.get(captured.arm, ()))
     baseline = _drop_unscored(captured.baseline, captured.scores.get(captured.baseline.arm, ()))
@@ -180,7 +181,7 @@ def _keep_scored(captured: Captured) -> Captured:
 def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcript:
     """Return ``transcript`` with the scored answers of the first pass alone.
 
-    An answer is scored if ``scores`` have each of its tokens, with the token's log-probability or the top tokens there.
+    An answer is scored if ``scores`` have each of its tokens, with its log-probability (nan if unknown) or the top tokens there.
     """
     informative = (score for score in scores if all(position.top_logprobs or not isnan(position.logprob) for position in score.positions))
     token_ids = {score.key: tuple(position.token_id for position in score.positions) for score in informative}
@@ -191,7 +192,7 @@ def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcrip
 def _select(captured: Captured, is_wanted: Callable[[Request], bool]) -> Captured:
     """Return ``captured`` with both arms' answers to wanted requests alone.
 
-    The scoring baseline's own answers are put in the control's place too, with which bets compare the judged ones.
+    The scoring baseline's own are put in the control's place too: bets compare the judged answers with the control's.
     """
     ids = {request.id for request in captured.workload.requests if is_wanted(request)}
     judged, baseline = (
@@ -242,7 +243,8 @@ def _bets(workloads: Sequence[Captured]) -> Iterator[SampledBet]:
 def _bet(captured: Captured, alpha: float) -> SampledBet | None:
     """Return the bet on one workload's tokens; None if unscorable or too noisy.
 
-    It alarms at evidence 1/alpha, unless the scoring baseline's own tokens, in the control's place, show the same difference.
+    Several bettors bet on one difference each; the winner is the best of them. Their evidence alarms at 1/alpha, unless the scoring
+    baseline's own tokens, in the control's place, show the winner's difference too.
     """
     gathered = gather(captured, exact=False)
     if gathered.observed is None or (gathered.calibration is not None and not gathered.calibration.valid):
@@ -266,8 +268,8 @@ def _compare_defaults(workloads: Sequence[Captured]) -> DefaultsComparison | Non
     """Return the comparison of both baselines' default sampling parameters.
 
     A server may have other defaults on each route (SGLang takes the checkpoint's for chats alone), so that routes are compared separately
-    and the one with the highest evidence is returned. Its evidence is divided by the number of routes compared, and so bounded by their
-    mean. None if no route got such requests on both baselines.
+    and the one with the highest evidence is returned. That evidence is divided by the number of routes, since it is the best of several.
+    None if no route got requests without sampling parameters on both baselines.
     """
     by_route = [defaults for route in Route if (defaults := _compare_defaults_on(route, workloads)) is not None]
     if not by_route:
@@ -282,8 +284,8 @@ def _compare_defaults_on(route: Route, workloads: Sequence[Captured]) -> Default
     None if one of the baselines answered no request without sampling parameters there.
     """
     selected = [_select(captured, lambda request: request.route is route and request.draws_by_default) for captured in workloads]
-    old = [position for captured in selected for position in _positions(captured.speculative, captured)]
-    new = [position for captured in selected for position in _positions(captured.baseline, captured)]
+    old = [position for captured in selected for position in _scored_positions(captured.speculative, captured)]
+    new = [position for captured in selected for position in _scored_positions(captured.baseline, captured)]
     if not old or not new:
         return None
     top_tokens = max(captured.workload.top_tokens for captured in selected)
@@ -291,7 +293,7 @@ def _compare_defaults_on(route: Route, workloads: Sequence[Captured]) -> Default
     return default_parameters.compare(*(raw_distribution(positions, top_tokens, vocabulary) for positions in (old, new)))
 
 
-def _positions(transcript: Transcript, captured: Captured) -> Iterator[Position]:
+def _scored_positions(transcript: Transcript, captured: Captured) -> Iterator[Position]:
     """Yield the scored positions of an arm's answers."""
     for answer in scored_answers(transcript, captured.scores.get(transcript.arm, ())):
         yield from answer.positions

@@ -1,4 +1,9 @@
-"""Parameter effects: the tokens of one arm under the rules of its requests, and which rules they break beyond chance."""
+"""Parameter effects: the tokens of one arm under the rules of its requests, and which rules they break beyond chance.
+
+A rule is named by its parameter, or by several joined with commas. It binds at a token where it changes which token comes. A token's chance
+is the probability that a correct server breaks its rule there: 0 for an exact token, 1 for an unmeasured one, of which nothing tells it.
+Unmeasured tokens are compared with those of the baseline's boots, the ``peers``. ``hits`` are broken tokens.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +65,7 @@ class ParameterEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmEffects:
-    """The tokens of one arm under the rules of its requests.
-
-    A token is exact if its rule is never broken without a fault, and unmeasured if nothing shows how often that happens. Others have a
-    known chance to break it.
-    """
+    """The tokens of one arm under the rules of its requests, with the baseline's boots."""
 
     arm: Transcript
     tokens: tuple[CheckedToken, ...]
@@ -95,7 +96,7 @@ class ArmEffects:
         """Return True if chance does not explain the broken tokens of a rule.
 
         One broken token is enough if it is exact. Else a binomial test at the mean chance decides, and for unmeasured tokens Fisher's exact
-        test against those of the baseline's boots; either may reject.
+        test against those of the baseline's boots; one of the two is enough. Both are at ``alpha``.
         """
         under = self.under(name)
         broken = [token for token in under if token.broken]
@@ -110,15 +111,16 @@ class ArmEffects:
     def _exceeds_rate(self, name: str, hits: int) -> bool:
         """Return True if chance does not explain ``hits`` broken tokens.
 
-        Trials are the tokens under the rule ``name`` that are not unmeasured; the test is binomial at their mean chance and ``alpha``.
+        The test is binomial, at ``alpha``. Trials are the tokens under the rule ``name`` whose chance is known, and their mean chance is
+        the rate.
         """
         chances = [token.chance for token in self.under(name) if not token.is_unmeasured]
         return proportions.greater_than_rate(hits, len(chances), sum(chances) / max(1, len(chances))) <= self.alpha
 
     def _exceeds_peers(self, name: str, hits: int) -> bool:
-        """Return True if ``hits`` broken tokens surely exceed the baseline's.
+        """Return True if ``hits`` broken unmeasured tokens surely exceed the baseline's.
 
-        Counted are the unmeasured tokens under the rule ``name``; a repeated computation counts once, since it is no new trial. The test is
+        All tokens are those unmeasured under the rule ``name``; a repeated computation counts once, since it is no new trial. The test is
         Fisher's exact one at ``alpha``.
         """
         tokens = len(_distinct_unmeasured(self.under(name)))
@@ -128,8 +130,8 @@ class ArmEffects:
     def exceeds_boots(self, name: str, hits: int) -> bool:
         """Return True if ``hits`` broken tokens exceed those of the baseline.
 
-        Fisher's exact test compares all tokens under the rule ``name`` with those of the baseline's boots. True also if these break none.
-        If they do, their rate is a better measure than the computed chance.
+        Fisher's exact test compares all tokens under the rule ``name`` with those of the baseline's boots. If these break none, the result
+        is True without a test: the computed chance then decides alone. If they break some, their rate is a better measure than that chance.
         """
         boot_tokens = [token for peer in self.peers for token in peer.under(name)]
         boot_hits = sum(token.broken for token in boot_tokens)
@@ -138,9 +140,9 @@ class ArmEffects:
     def detectable_shares(self) -> dict[str, float]:
         """Return the least share of broken tokens caught, by rule.
 
-        Shares are of the tokens at which a rule binds, the unmeasured ones left out. Caught means a FAIL with probability .99. A share is 1
-        if even all tokens broken would not fail. Rules that a boot of the baseline ignores, and those whose loss shows at first differences
-        alone, are left out.
+        Shares are of the tokens at which a rule binds and whose chance is known. Caught means a FAIL with probability .99. A share is 1 if
+        even all tokens broken would not fail. Left out are rules that a boot of the baseline ignores, and those whose loss shows only where
+        an answer first differs from the baseline's.
         """
         ignored = set[str]().union(*(peer.ignored for peer in self.peers))
         names = {token.parameter for token in self.tokens if token.binds and not token.is_unmeasured} - set(_AT_FIRST_DIFFERENCES)
@@ -149,8 +151,8 @@ class ArmEffects:
     def _detectable_share(self, name: str) -> float:
         """Return the share of :meth:`detectable_shares` for one rule.
 
-        Broken tokens fail in two ways: exact ones if they exceed those of the baseline's boots, and all that bind if they exceed chance as
-        well. The smaller of both shares is returned, since one way is enough.
+        Broken tokens fail in two ways. Exact ones fail if they exceed those of the baseline's boots. All at which the rule binds fail if
+        they exceed chance as well. The smaller of both shares is returned, since one way is enough.
         """
         bound = [token for token in self.under(name) if token.binds and not token.is_unmeasured]
         return min(
@@ -184,9 +186,10 @@ class ArmEffects:
 def _least_share(tokens: int, fails: Callable[[int], bool]) -> float:
     """Return the least share of broken tokens caught with probability .99.
 
-    ``fails`` tells whether so many broken ones of ``tokens`` fail; if it is True for a number, it has to be for all larger ones. At a
-    higher share than the result, the least number that fails is reached with that probability. It is 1 if no number fails.
+    ``fails`` returns True for a number of broken tokens, of ``tokens`` in all, that is enough for a FAIL; it has to be so for all larger
+    numbers too. If a server breaks more than the returned share, it reaches such a number with probability .99. It is 1 if no number fails.
     """
+    # The place of the first number that fails, counted from 0, is the largest number that does not.
     too_few = bisect_left(range(1, tokens + 1), x=True, key=fails)
     # Two-sided limits at 98 % are one-sided ones at 99 %.
     return 1.0 if too_few == tokens else proportions.limits(too_few, tokens, 0.98).high
@@ -195,7 +198,7 @@ def _least_share(tokens: int, fails: Callable[[int], bool]) -> float:
 def _distinct_unmeasured(checked: Iterable[CheckedToken]) -> tuple[CheckedToken, ...]:
     """Return the unmeasured tokens, repeated computations once.
 
-    A computation is repeated by equal tokens up to its own, in an answer to the same request.
+    A repeated computation is the same token after the same tokens, in another answer to the same request.
     """
     unmeasured = (token for token in checked if token.is_unmeasured)
     return tuple({(token.answer.request_id, token.answer.choice.token_ids[: token.index + 1]): token for token in unmeasured}.values())
@@ -204,8 +207,8 @@ def _distinct_unmeasured(checked: Iterable[CheckedToken]) -> tuple[CheckedToken,
 def arm_effects(captured: Captured, arm: Transcript, tolerance: Tolerance, peers: tuple[ArmEffects, ...] = ()) -> ArmEffects:
     """Return an arm's tokens, each checked by its request's rules.
 
-    ``peers`` are the baseline's boots; empty for these themselves. For the baseline the tokens include its own under bad_words and
-    repetition penalties, which show where these rules bind. For other arms these rules are checked at first differences from the baseline.
+    ``peers`` are the baseline's boots; empty for these themselves. Scores do not show bad_words and repetition penalties. These rules are
+    checked where an arm's answer first differs from the baseline's; the baseline's own tokens under them only show where they bind.
     """
     noise = max(NOISE, tolerance.calibration.noise or 0.0)
     checked = (*check_tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
@@ -216,8 +219,8 @@ def arm_effects(captured: Captured, arm: Transcript, tolerance: Tolerance, peers
 def _test_level(captured: Captured) -> float:
     """Return the significance level of one test: an even share of alpha.
 
-    There is a test for each combination of cuts, for each combination of parameters blamed for wrong greedy choices, and one for
-    bad_words and repetition penalties together.
+    There is a test for each combination of cuts (top_k, top_p, min_p), for each combination of parameters blamed for wrong greedy choices,
+    and one for bad_words and repetition penalties together.
     """
     by_request = [parameter_rules(request.body) for request in captured.workload.requests]
     cuts = {rules.cuts for rules in by_request if rules.cuts}
@@ -254,7 +257,8 @@ def _count_lost_penalties(departures: Sequence[CheckedToken]) -> int:
 def describe_detectable(judged: ArmEffects) -> str:
     """Describe the share of broken tokens caught under the weakest rule.
 
-    The weakest rule has the largest such share. Rules that bind too rarely for an alarm are listed after it.
+    The weakest rule has the largest such share (:meth:`ArmEffects.detectable_shares`). Rules that bind too rarely for an alarm are listed
+    after it.
     """
     shares = judged.detectable_shares()
     bound = Counter(token.parameter for token in judged.tokens if token.binds and not token.is_unmeasured)

@@ -1,9 +1,10 @@
 """The rules of sampling parameters: how a request's fields forbid tokens, given the baseline's scores of the answer.
 
-A rule is about an answer's own tokens and prefixes, so that two servers which part at a near-tie may both obey it. Decisive biases, of 50
-nats or more, and allowed ids are exact: no correct server breaks them. Greedy choices are held to the tolerance of scores, cuts of the
-distribution to the margins of ``stats/token_distribution.py``. A repetition penalty scales logits, which scores do not give. But above 1 it
-only lowers tokens that occurred before, so that no new token may be passed over for one with a lower score.
+A rule is about an answer's own tokens and prefixes, so that two servers which part at a near-tie may both obey it. It binds at a token
+where it changes the choice. Decisive biases, of 50 nats or more, and allowed ids are exact: no correct server breaks them. Greedy choices
+are held to the tolerance of scores, cuts (top_k, top_p, min_p) to the margins of ``stats/token_distribution.py``. A repetition penalty
+scales logits, which scores do not give. But above 1 it only lowers tokens that occurred before, so that no new token may be passed over for
+one with a lower score.
 """
 
 from __future__ import annotations
@@ -127,11 +128,11 @@ class ParameterRules:
 
 
 def parameter_rules(body: Mapping[str, JSON]) -> ParameterRules:
-    """Return the rules set by the sampling parameters of a request."""
+    """Return the rules set by the sampling parameters of a request's body."""
     request_penalties, bias = penalties(body), penalties(body).bias
     listed = body.get("allowed_token_ids")
     greedy = _greedy_parameters(body)
-    small = any(0 < abs(value) < _DECISIVE for value in bias.values())
+    has_small_bias = any(0 < abs(value) < _DECISIVE for value in bias.values())
     return ParameterRules(
         allowed=frozenset(i for i in listed if isinstance(i, int)) if isinstance(listed, (list, tuple)) else None,
         banned=frozenset(token for token, value in bias.items() if value <= -_DECISIVE),
@@ -140,16 +141,17 @@ def parameter_rules(body: Mapping[str, JSON]) -> ParameterRules:
         greedy=greedy,
         cuts=() if greedy else tuple(name for name in ("top_k", "top_p", "min_p") if name in set_parameters(body)),
         repetition=request_penalties.repetition,
+        # These change logits without forcing or banning a token.
         moves=(
             *(("presence_penalty",) if request_penalties.presence else ()),
             *(("frequency_penalty",) if request_penalties.frequency else ()),
-            *(("logit_bias",) if small else ()),
+            *(("logit_bias",) if has_small_bias else ()),
         ),
     )
 
 
 def _greedy_parameters(body: Mapping[str, JSON]) -> tuple[str, ...]:
-    """Return the parameters that alone allow only the best token."""
+    """Return the parameters of a body that allow only the best token, each alone."""
     temperature, top_p, min_p = (_number(body.get(name), default) for name, default in (("temperature", 1.0), ("top_p", 1.0), ("min_p", 0)))
     by_name = {"temperature": temperature <= _COLD, "top_k": body.get("top_k") == 1, "top_p": top_p <= _SHARP, "min_p": min_p >= 1.0}
     return tuple(name for name, alone in by_name.items() if alone)
@@ -210,8 +212,8 @@ def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_RuledAnswer]
 def _judge_exact(rules: ParameterRules, answer: Answer, positions: Sequence[Position]) -> Iterator[CheckedToken]:
     """Yield an answer's tokens, checked by allowed ids and decisive biases.
 
-    A bias is decisive from 50 nats on. These rules need no scores. Scores, if there are any, show whether a rule binds: it does if it
-    forbids the model's best token.
+    These rules need no scores. ``positions``, the scores of the tokens, only show whether a rule binds: it does if it forbids the model's
+    best token. They are empty without scores.
     """
     for name, forbidden in (("allowed_token_ids", _find_disallowed(rules)), ("logit_bias", _find_banned(rules))):
         for index, token in enumerate(answer.choice.token_ids if forbidden else ()):
@@ -254,23 +256,23 @@ def _find_banned(rules: ParameterRules) -> _Complement | frozenset[int] | None:
 def _judge_choices(captured: Captured, scored: _RuledAnswer, tolerance: float, jumps: float) -> Iterator[CheckedToken]:
     """Yield the tokens of a request for the best token alone.
 
-    A token breaks the rule if a permitted listed token, after biases and penalties, is better by more than the tolerance. Nothing is
-    yielded under bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The rule binds
-    if, under biases or penalties, the emitted token is not the raw best one, or without these if a draw would often take another token.
-    ``tolerance`` and ``jumps`` are as in :func:`check_tokens`.
+    A token breaks the rule if a permitted listed token, a rival, is better by more than the ``tolerance`` after biases and penalties.
+    Nothing is yielded under bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The
+    rule binds if, under biases or penalties, the emitted token is not the raw best one, or without these if a draw would often take another
+    token. ``jumps`` is the rate at which a correct server exceeds the tolerance.
     """
     rules, answer, positions, prompt = scored.rules, scored.answer, scored.positions, scored.prompt
     window, request_penalties = captured.penalty_window, penalties(scored.body)
     if not rules.greedy or rules.has_bad_words or (request_penalties.count_prompt(window) and not prompt):
         return
     penalised = penalise(positions, replace(request_penalties, repetition=1.0), window, prompt)
-    seen = set(prompt) if window.repetition_prompt else set()
+    counted_ids = set(prompt) if window.repetition_prompt else set()
     names = blame_parameters(rules)
     for index, (position, raw) in enumerate(zip(penalised, positions, strict=True)):
         rivals = [
             logprob
             for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)
-            if rules.permits(token) and _is_comparable(rules, token, position.token_id, seen)
+            if rules.permits(token) and _is_comparable(rules, token, position.token_id, counted_ids)
         ]
         gap = max(rivals, default=-math.inf) - upper_bound(position)
         best = raw.top_ids[0] if raw.top_ids else raw.token_id
@@ -285,25 +287,25 @@ def _judge_choices(captured: Captured, scored: _RuledAnswer, tolerance: float, j
             chance=jumps,
             detail=f"id {position.token_id}, {gap:.3g} nats below the best one",
         )
-        seen.add(position.token_id)
+        counted_ids.add(position.token_id)
 
 
-def _is_comparable(rules: ParameterRules, rival: int, emitted: int, seen: set[int]) -> bool:
+def _is_comparable(rules: ParameterRules, rival: int, emitted: int, counted_ids: set[int]) -> bool:
     """Return True if a repetition penalty cannot favour the emitted token over the rival.
 
-    ``seen`` has the ids that the penalty counts so far. The scores lack the penalty: if it could favour the emitted token, a rival with a
-    higher score need not be better. Without a penalty all are comparable.
+    ``counted_ids`` has the ids that the penalty counts so far. The scores lack the penalty: if it could favour the emitted token, a rival
+    with a higher score need not be better. Without a penalty all are comparable.
     """
     if rules.repetition == 1.0:
         return True
     # Above 1 it lowers tokens that occurred before; below 1 it raises them.
-    return rival not in seen if rules.repetition > 1.0 else emitted not in seen
+    return rival not in counted_ids if rules.repetition > 1.0 else emitted not in counted_ids
 
 
 def blame_parameters(rules: ParameterRules) -> str:
     """Return the parameters blamed for a choice below the best token.
 
-    They are those that change logits; without any, the first that allows the best token only.
+    They are those that change logits; without any, the first that allows the best token only. Several are joined by commas.
     """
     if rules.repetition != 1.0:
         return ", ".join((*rules.moves, "repetition_penalty"))
@@ -313,9 +315,9 @@ def blame_parameters(rules: ParameterRules) -> str:
 def _judge_cuts(captured: Captured, scored: _RuledAnswer, noise: float) -> Iterator[CheckedToken]:
     """Yield the tokens of a request for a cut distribution.
 
-    Cuts are top_k, top_p and min_p. A token breaks the rule if it is surely outside the cut, for scores with ``noise`` nats of noise. The
-    rule binds if more than .2 of the raw probability is cut off. Nothing is yielded if the request also has penalties, biases or fields
-    whose effect on the distribution is not modelled.
+    A token breaks the rule if it is surely outside the cut, for scores with ``noise`` nats of noise. The rule binds if more than .2 of the
+    raw probability is cut off. Nothing is yielded if the request also has penalties, biases or fields whose effect on the distribution is
+    not modelled.
     """
     rules, answer, positions = scored.rules, scored.answer, scored.positions
     params = sampling_params(scored.body)
@@ -340,9 +342,10 @@ def _judge_cuts(captured: Captured, scored: _RuledAnswer, noise: float) -> Itera
 def check_departures(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
     """Return checked tokens at first differences from the baseline's answers.
 
-    After the same tokens both servers choose from the same distribution. Only requests are looked at whose choice is changed by bad_words
-    or by a repetition penalty alone, and that do not list the allowed ids. ``tolerance`` and ``jumps`` are as in :func:`check_tokens`;
-    ``jumps`` is the chance of a token under bad_words, while tokens under a repetition penalty are exact.
+    After the same tokens both servers choose from the same distribution, so that the two tokens there can be compared. Only requests count
+    whose choice is changed by bad_words or by a repetition penalty alone, and that do not list the allowed ids. ``tolerance`` is the
+    largest gap that noise explains, in nats, and ``jumps`` the rate at which tokens exceed it without a fault: the chance of a token under
+    bad_words, while tokens under a repetition penalty are exact.
     """
     requests, prompts = captured.workload.by_id, _prompts(captured)
     departures = []
@@ -355,8 +358,8 @@ def check_departures(captured: Captured, arm: Transcript, tolerance: float, jump
         if name == "bad_words":
             broken = _misjudges_ban(divergence, tolerance)
         else:
-            before = {*prompts.get(answer.request_id, ()), *answer.choice.token_ids[: divergence.index]}
-            broken = rules.repetition > 1.0 and _lacks_penalty(divergence, before, tolerance)
+            earlier_ids = {*prompts.get(answer.request_id, ()), *answer.choice.token_ids[: divergence.index]}
+            broken = rules.repetition > 1.0 and _lacks_penalty(divergence, earlier_ids, tolerance)
         tokens = f"id {divergence.token.token_id} for the baseline's {divergence.baseline.token_id}"
         departures.append(
             CheckedToken(
@@ -375,7 +378,8 @@ def check_departures(captured: Captured, arm: Transcript, tolerance: float, jump
 def _misjudges_ban(divergence: Divergence, tolerance: float) -> bool:
     """Return True if a token unlike the baseline's breaks bad_words.
 
-    One that is likelier by more than the tolerance was banned on the baseline, and one as much less likely is the wrong choice.
+    A token that is likelier by more than the tolerance must have been banned on the baseline; one that is as much less likely is the wrong
+    choice.
     """
     return abs(divergence.gap) > tolerance
 

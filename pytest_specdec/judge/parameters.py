@@ -1,8 +1,9 @@
 """Parameters: what a request's fields ask for is what the server does, at draft positions as elsewhere.
 
-Workloads that set penalties alone are judged by greedy, token by token. Other parameters are judged by their rules
-(judge/parameter_rules.py): each answer is held to its own request, and a parameter counts only if it binds on the baseline, that is, if it
-changes which token comes. Parameters that the baseline ignores are reported.
+Parameters are judged by their rules (judge/parameter_rules.py), each answer by its own request's. A parameter binds at a token where it
+changes which token comes; it counts only if it binds on the baseline. ``peers`` are the baseline's boots, the first of which stands for it.
+The matrix has the effect of each parameter on the baseline and on the judged arm. Tokens are unmeasured if only the baseline's own show
+how often a correct server breaks their rule.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def judge(captured: Captured) -> Verdict:
 
     Workloads with budgets for reasoning are judged by :mod:`~pytest_specdec.judge.thinking_budget`, those with penalties at temperature 0
     alone by greedy. For others, FAIL for parameters that explain all failures of the server comes first. The baseline's distribution after
-    the answer's own prefix tells which tokens are allowed. A rule broken beyond chance is a FAIL, unless the baseline or its control breaks
-    it beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline accepts. INCONCLUSIVE if too few parameters
+    the answer's own prefix tells which tokens are allowed. A rule broken beyond chance is a FAIL, unless a boot of the baseline breaks it
+    beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline accepts. INCONCLUSIVE if too few parameters
     have an effect on the baseline.
     """
     if any(map(thinking_budget.limits_reasoning, captured.workload.requests)):
@@ -131,9 +132,8 @@ def _check_noise(captured: Captured, tolerance: Tolerance) -> Verdict | None:
 def _check_harm(captured: Captured) -> Verdict | None:
     """Return FAIL if one parameter explains all server failures, else None.
 
-    All failed requests have to set it. The failures must have recurred with a single request, the baseline must have answered these
-    requests, and the arm must have answered no request with that parameter. The temperature is not blamed if the requests have another
-    parameter in common.
+    Requests that fail again alone on a fresh server must all set it. The baseline must have answered them, and the arm no request with that
+    parameter. The temperature is not blamed if the requests have another parameter in common.
     """
     recurring = [failure for failure in captured.speculative.server_failures if failure.recurred]
     failed = {failure.request_id for failure in recurring if not failure.group and not failure.after}
@@ -164,9 +164,9 @@ def _check_harm(captured: Captured) -> Verdict | None:
 def _find_undecided(judged: ArmEffects) -> set[str]:
     """Return the parameters with too few tokens, or none, for an alarm.
 
-    Their tokens are unmeasured, as in half precision without reported log-probabilities, so that they are compared with the baseline's;
-    even half of them broken would be no alarm. ``bad_words``, which shows at first differences alone, is among them as well. A parameter
-    that has tokens under another rule, or with a known chance, is left out.
+    All of their tokens are unmeasured, as in half precision without reported log-probabilities, and so few that even half of them broken
+    would be no alarm beside the baseline's. ``bad_words`` is among them: it shows only where an answer first differs from the baseline's.
+    A parameter that also has tokens under another rule, or with a known chance, is not.
     """
     undecided_rules = {name for name, share in judged.detectable_unmeasured_shares().items() if share >= _HALF} | {"bad_words"}
     decided = [token for token in judged.tokens if token.parameter not in undecided_rules or not token.is_unmeasured]
@@ -177,7 +177,7 @@ def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> s
     """Return the parameters broken by the baseline, maybe by chance.
 
     The broken tokens are unmeasured. One is enough for a parameter that is ``undecided``; for others the share of broken tokens must surely
-    exceed the one that jumps of a usable baseline explain.
+    exceed what jumps of a usable baseline explain, single tokens with a far other distribution.
     """
     shares = [(split_names(rule), share) for peer in peers for rule, share in peer.surely_broken_shares().items()]
     return {name for names, share in shares for name in names if share > _JUMPS or name in undecided}
@@ -186,9 +186,9 @@ def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> s
 def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], undecided: Collection[str]) -> _Matrix:
     """Return each parameter's effect on the baseline and the judged arm.
 
-    ``peers`` are the baseline's boots, of which the first stands for it. A parameter counts as honoured on either arm only if it binds on
-    one of these: it forbids or changes a token there. HONOURED becomes UNDECIDED on the judged arm for a parameter that is ``undecided``,
-    and on both arms for one that is doubtful (:func:`_find_doubtful`).
+    A parameter counts as honoured on either arm only if it binds on a boot of the baseline: otherwise no token would show its loss.
+    HONOURED becomes UNDECIDED on the judged arm for a parameter that is ``undecided``, and on both arms for one that is doubtful, since the
+    baseline may break it too (:func:`_find_doubtful`).
     """
     ignored, ignored_here, doubtful = _find_ignored(peers), judged.ignored, _find_doubtful(peers, undecided)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}
@@ -227,7 +227,7 @@ def _classify_effect(captured: Captured, name: str, effects: ArmEffects, *, igno
 
 
 def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
-    """Return the parameters blamed by a refusal; all if it names none."""
+    """Return the parameters named in a refusal's error; all ``names`` if none is."""
     every = set(names)
     return {name for name in every if name in (answer.error or "")} or every
 
@@ -235,8 +235,8 @@ def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
 def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], matrix: _Matrix) -> Verdict | None:
     """Return FAIL if the judged arm breaks a rule unlike the baseline.
 
-    Each rule is compared by itself: it has to be broken beyond chance, and more often than on the baseline's boots. Rules of parameters
-    that a boot of the baseline ignores are left out. None if no rule is broken so.
+    Each rule is compared by itself: it has to be broken beyond chance, and more often than on the baseline's boots. A rule may be one of
+    several parameters; it is left out if a boot of the baseline ignores any of them. None if no rule is broken so.
     """
     ignored = _find_ignored(peers)
     beyond_chance = judged.broken_beyond_chance
@@ -299,7 +299,7 @@ def _describe_position(captured: Captured, broken: Sequence[CheckedToken]) -> st
     It ends the fault's name: `` at the bonus position``. Empty if a token's window is unknown, if the tokens have no place in common, or if
     as many tokens drawn at random from all answers would all lie there with a probability above 1%.
     """
-    places = [place for token in broken if (place := _place(captured, token.answer, token.index)) is not None]
+    places = [place for token in broken if (place := _find_place(captured, token.answer, token.index)) is not None]
     if len(places) < len(broken) or not places:
         return ""
     everywhere = [place for answer in captured.speculative.answers if answer.ok for place in _window_places(captured, answer)]
@@ -325,7 +325,7 @@ class _WindowPlace(Enum):
     """In a window without a draft."""
 
 
-def _place(captured: Captured, answer: Answer, index: int) -> _WindowPlace | None:
+def _find_place(captured: Captured, answer: Answer, index: int) -> _WindowPlace | None:
     places = _window_places(captured, answer)
     return places[index] if index < len(places) else None
 

@@ -1,4 +1,8 @@
-"""Penalised scores: the baseline's scores of tokens with what the request's penalties and biases add to the logits."""
+"""Penalised scores: the baseline's scores of tokens with what the request's penalties and biases add to the logits.
+
+A position has the log-probabilities of one emitted token and of the most probable ones there. Presence and frequency penalties and biases
+add nats to them; a repetition penalty scales logits, which scores do not give, and is left out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ def penalised_scores(captured: Captured, transcript: Transcript, only: Container
     """Return an arm's scores with each request's penalties and biases added.
 
     ``only`` limits them to these request ids; None for all. Raises ValueError if a penalty counts the prompt's tokens and their ids are
-    missing. A repetition penalty is not added (:func:`penalise`), so that it needs no ids.
+    missing. A repetition penalty is not added, so that it needs no ids.
     """
     penalties_by_request = {request.id: penalties(request.body) for request in captured.workload.requests}
     prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
@@ -49,12 +53,13 @@ def penalise(
 ) -> tuple[Position, ...]:
     """Return an answer's positions with ``penalties`` added to their log-probabilities.
 
-    ``window`` says which tokens of ``prompt`` and answer the penalties count. The repetition penalty is left out, since it scales logits,
-    which scores do not give. An emitted token without its own log-probability gets an upper bound, the lowest listed one. The top tokens
-    are sorted again by falling log-probability. The results are not normalised, so that only their differences have a meaning.
+    ``window`` says which tokens of ``prompt`` and answer the penalties count. An emitted token without its own log-probability gets an
+    upper bound, the lowest listed one. The top tokens are sorted again by falling log-probability. The results are not normalised, so that
+    only their differences have a meaning.
     """
     if not penalties.adds or not positions:
         return tuple(positions)
+    # One row of top ids per position, filled up with -1.
     ids = np.full((len(positions), max(1, *(len(position.top_ids) for position in positions))), -1, dtype=np.int64)
     for row, position in enumerate(positions):
         ids[row, : len(position.top_ids)] = position.top_ids

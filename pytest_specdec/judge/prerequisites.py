@@ -1,4 +1,9 @@
-"""Prerequisites of a judgement: requests accepted, drafts made, tokens that can be scored."""
+"""Prerequisites of a judgement: requests accepted, drafts made, tokens that can be scored.
+
+An arm is one server. The judged arm is the variant, which speculates, or the control, the baseline booted again, which does not. A lack is
+what speculation should show and the judged answers do not: nothing drafted, accepted or rejected. A verify window is the tokens that one
+verify step emits. Each check returns a verdict, or None if nothing stands against a judgement.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +66,8 @@ def refusal(captured: Captured) -> Verdict | None:
 def _check_access(captured: Captured) -> Verdict | None:
     """Return INVALID if access to an arm's server was lost, else None.
 
-    One of three signs is enough: a 4xx that refuses no feature, such as 401; a 404 or 405 on a route that answered other requests of the
-    arm; refusals on a route that refused everything of this arm and answers another arm, as if a proxy blocked it.
+    One of three signs is enough: a 4xx that refuses no feature, such as 401 (``denied``); a 404 or 405 on a route that answered other
+    requests of the arm; refusals on a route that refused everything of this arm and answers another arm, as if a proxy blocked it.
     """
     routes = {request.id: request.route for request in captured.workload.requests}
     arms = (captured.speculative, *captured.baseline_boots)
@@ -161,13 +166,13 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     """Return a verdict unless the judged answers exercise speculation.
 
     None if they do: draft tokens must have been both accepted and rejected, by the server's counters or, without counters, by the verify
-    windows of the answers. ``rejecting=False`` waives the rejections, for families whose finding does not need one: a document, a living
-    server, a speed-up. Without counters and windows, bursts of tokens in the streams of a probe are enough: they show that the server
-    drafts, though not that it did so in the judged requests. Always None for the control, which does not draft.
+    windows of the answers. ``rejecting=False`` waives the rejections, for families whose finding does not need one, such as a valid
+    document or a living server. Without counters and windows, bursts of tokens in the streams of a probe are enough: they show that the
+    server drafts, though not that it did so in the judged requests. Always None for the control, which does not draft.
 
-    The verdict is NOT_SPECULATING. But if the counters show no draft, or there are none, it is INCONCLUSIVE where the variant's settings
-    explain that by the load, or where a lookup found hardly a match in these texts. It is INCONCLUSIVE too if a few drafts were all
-    rejected or all accepted.
+    The verdict is NOT_SPECULATING, with three exceptions that are INCONCLUSIVE. Drafts are missing, or not counted, and the variant's
+    settings explain that by the load. They are missing or not counted, and prompt lookup found hardly a match in these texts. Drafts are so
+    few that all may be rejected, or accepted, by chance.
     """
     if captured.is_control:
         return None
@@ -178,22 +183,22 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     lack = _find_lack_in_windows(captured) if counters is None else _find_lack_in_counters(counters)
     if lack is None or (lack is _NOTHING_REJECTED and not rejecting):
         return None
-    shown = "no counters" if counters is None else _describe_counters(counters)
+    counts = "no counters" if counters is None else _describe_counters(counters)
     if counters is None or counters.drafts <= 0:
-        explained = _check_load(captured, f"{lack.what} ({shown})")
+        explained = _check_load(captured, f"{lack.what} ({counts})")
         if explained is None and lack is not _UNKNOWN:
-            explained = _check_lookup(captured, f"{lack.what} ({shown})")
+            explained = _check_lookup(captured, f"{lack.what} ({counts})")
         if explained is not None:
             return explained
     steps = len(_windows(captured)) if counters is None else counters.drafts
     if lack.by_chance and steps < _FEW_DRAFTS:
-        return _say_too_few(captured, f"{lack.what} in the judged requests ({shown}): too few to tell chance from {lack.by_chance}")
+        return _say_too_few(captured, f"{lack.what} in the judged requests ({counts}): too few to tell chance from {lack.by_chance}")
     return say(
         captured,
         Outcome.NOT_SPECULATING,
-        f"{lack.what} in the judged requests ({shown})",
+        f"{lack.what} in the judged requests ({counts})",
         short=(f"likely: {lack.causes}",),
-        evidence=(f"counters over these answers: {shown}", *(() if lack is not _UNKNOWN else (describe_bursts(streams),))),
+        evidence=(f"counters over these answers: {counts}", *(() if lack is not _UNKNOWN else (describe_bursts(streams),))),
         cell="not speculating",
         check=SharedCheck.DRAFTING,
         figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
@@ -209,8 +214,8 @@ def _say_too_few(captured: Captured, headline: str) -> Verdict:
 def _check_load(captured: Captured, finding: str) -> Verdict | None:
     """Return INCONCLUSIVE if the load explains missing drafts, else None.
 
-    By its settings the variant drafts only in batches of fewer requests than were in flight, or drafts depending on load. ``finding``
-    begins the headline.
+    The variant's settings say that it drafts only in batches of fewer requests than were in flight, or that drafting depends on load.
+    ``finding`` says what is missing; it begins the headline.
     """
     draft, concurrency = captured.pair.variant.draft, captured.workload.concurrency
     if 0 < draft.most_requests < concurrency:
@@ -231,8 +236,8 @@ def _check_load(captured: Captured, finding: str) -> Verdict | None:
 def _check_lookup(captured: Captured, finding: str) -> Verdict | None:
     """Return INCONCLUSIVE if a lookup had hardly anything to find, else None.
 
-    The drafter drafts only after as many tokens as it looks up, if they occurred before. None also for other drafters, and if the token ids
-    are unknown. ``finding`` begins the headline.
+    Prompt lookup drafts at a token only if the ``ngram_min`` tokens before it occurred earlier in prompt or answer. None also for other
+    drafters, and if the token ids are unknown. ``finding`` says what is missing; it begins the headline.
     """
     draft = captured.pair.variant.draft
     contexts = [
@@ -256,7 +261,7 @@ def _check_lookup(captured: Captured, finding: str) -> Verdict | None:
 def _lookup_matches(prompt: Sequence[int], ids: Sequence[int], size: int) -> int:
     """Return the number of an answer's tokens for which a lookup finds a match.
 
-    A match is an earlier occurrence of the ``size`` tokens before it. Nothing is looked up for the first token, which is the prefill's.
+    A match is an earlier occurrence of the ``size`` tokens before it. Nothing is looked up for the first token, which the prefill emits.
     """
     lookup, matches = Lookup((*prompt, *ids[:1]), shortest=size, longest=size), 0
     for token in ids[1:]:
@@ -271,7 +276,7 @@ def _describe_counters(counters: SpecCounters) -> str:
 
 
 def _find_lack_in_counters(counters: SpecCounters) -> _Lack | None:
-    """Return the first lack that counters show, or None: drafts, accepted tokens, rejected tokens."""
+    """Return the first lack that counters show: of drafts, accepted or rejected tokens."""
     if counters.drafts <= 0:
         return _NOTHING_DRAFTED
     if counters.accepted_tokens <= 0:
@@ -282,8 +287,9 @@ def _find_lack_in_counters(counters: SpecCounters) -> _Lack | None:
 def _find_lack_in_windows(captured: Captured) -> _Lack | None:
     """Return the lack of accepted or rejected draft tokens, or None.
 
-    A verify window longer than one token shows an accepted draft token, one shorter than the longest possible a rejected one. A window of
-    one token shows no rejection by prompt lookup, which may have drafted nothing at that step. The lack is _UNKNOWN without windows.
+    A window of more than one token shows an accepted draft token, and one shorter than a fully accepted draft makes it a rejected one. But
+    a window of one token shows no rejection by prompt lookup, which may have drafted nothing at that step. The lack is _UNKNOWN without
+    windows.
     """
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
@@ -309,9 +315,9 @@ ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token cont
 def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     """Return INCONCLUSIVE if the engine cannot score tokens, else None.
 
-    That is so if there are no scores, and the capability probe found no way to score tokens or the answers have no token ids. It does not
-    cover scores that are missing although the engine gives them, nor an engine that was not probed. If tokens cannot be scored, a verdict
-    of :func:`speculating`, with ``rejecting``, comes first.
+    That is so if there are no scores, and the capability probe found no way to score tokens or the answers have no token ids. None if
+    scores are missing although the engine gives them, and for an engine that was not probed. If tokens cannot be scored, a verdict of
+    :func:`speculating`, with ``rejecting``, comes first.
 
     The headline counts the answers at temperature 0 that equal the baseline's. The count decides nothing: correct servers differ at
     near-ties, and equal text says nothing about a distribution.

@@ -1,6 +1,8 @@
 """Pressure: what a server answers when its key-value cache runs out is what it answers with room to spare.
 
-Preemptions are the server's own count: without any, nothing was tested.
+A server out of cache preempts requests: it takes them out of the batch and resumes them later. Preemptions are the server's own count:
+without any, nothing was tested. Arms are the baseline, which does not speculate, its control, the same booted again, and the variant, which
+speculates; ``speculative`` is the arm under judgement. A score is the baseline's log-probability of a token.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ WRONG_END = "answers lose or repeat tokens when memory runs out"
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers of a server preempting requests.
 
-    FAIL first if a request that the baseline answers is lost, then if an answer ends wrongly, if tokens are not the baseline's, or if
-    documents are invalid. The baseline that scores the tokens has cache to spare. Requests with a grammar are judged as by structured, all
-    others as by greedy. INCONCLUSIVE if nothing was preempted.
+    After failures of the server and refusals, FAIL comes first for lost requests, which the baseline answers, then for wrong ends, for
+    tokens that are not the baseline's, and for invalid documents. The baseline that scores the tokens has cache to spare. Answers under a
+    grammar are documents and judged as by structured, all others as by greedy. INCONCLUSIVE if nothing was preempted.
     """
     return server_failure(captured) or refusal(captured) or _check_unanswered(captured) or _judge_all(captured)
 
 
 def _check_unanswered(captured: Captured) -> Verdict | None:
-    """Return FAIL if requests answered by the baseline are lost.
+    """Return FAIL if requests answered by the baseline are lost, else None.
 
-    None otherwise; a refusal is no loss.
+    A refusal is no loss. An answer's key is its request id and pass, so that equal keys are answers to one request.
     """
     baseline_answers = {answer.key for answer in captured.baseline.answers if answer.ok}
     lost = [a for a in captured.speculative.answers if a.key in baseline_answers and not a.ok and not is_refusal(a)]
@@ -59,30 +61,31 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 def _judge_all(captured: Captured) -> Verdict:
     """Return the gravest verdict on endings, plain answers and documents.
 
-    Documents are answers to requests with a grammar, plain answers all others. Of endings only a failure counts, which comes first. A
-    failure gets this family's fault name. Without anything worse, INCONCLUSIVE if nothing was preempted, else PASS. The judges of the parts
-    do not report their verdicts to ``on_verdict``: only the combined verdict is for the test to check.
+    Documents are answers to requests with a grammar, plain answers all others. A failure by wrong endings comes first; other verdicts on
+    endings do not count. A failure gets this family's fault name. Without anything worse, INCONCLUSIVE if nothing was preempted, else PASS.
+    The judges of the parts do not report to ``on_verdict``: only the combined verdict is for the test to check.
     """
-    quiet = replace(captured, on_verdict=None)
+    unreported = replace(captured, on_verdict=None)
     constrained = {request.id for request in captured.workload.requests if request.grammar}
     plain = {request.id for request in captured.workload.requests} - constrained
-    tokens = greedy.judge(_select_requests(quiet, plain)) if plain else None
-    documents = structured.judge(_select_requests(quiet, constrained)) if constrained else None
-    end = check_endings(quiet)
-    judged = [(tokens, WRONG_TOKENS), (documents, WRONG_DOCUMENTS)]
-    if end is not None and end.outcome is Outcome.FAIL:
-        return _rename_finding(captured, end, WRONG_END)
+    token_verdict = greedy.judge(_select_requests(unreported, plain)) if plain else None
+    document_verdict = structured.judge(_select_requests(unreported, constrained)) if constrained else None
+    ending = check_endings(unreported)
+    parts = [(token_verdict, WRONG_TOKENS), (document_verdict, WRONG_DOCUMENTS)]
+    if ending is not None and ending.outcome is Outcome.FAIL:
+        return _rename_finding(captured, ending, WRONG_END)
     for outcome in (Outcome.FAIL, Outcome.INVALID, Outcome.SUSPICIOUS, Outcome.NOT_SPECULATING, Outcome.INCONCLUSIVE, Outcome.REFUSED):
-        for verdict, name in judged:
-            if verdict is not None and verdict.outcome is outcome and not _is_optional(verdict, documents):
-                return _rename_finding(captured, verdict, name if outcome is Outcome.FAIL else "")
-    return _check_preempted(captured) or _pass_pressure(captured, tokens, documents)
+        for verdict, fault_name in parts:
+            if verdict is not None and verdict.outcome is outcome and not _is_optional(verdict, document_verdict):
+                return _rename_finding(captured, verdict, fault_name if outcome is Outcome.FAIL else "")
+    return _check_preempted(captured) or _pass_pressure(captured, token_verdict, document_verdict)
 
 
 def _is_optional(verdict: Verdict, documents: Verdict | None) -> bool:
     """Return True for a verdict on documents that this family leaves out.
 
-    Refusals, too few documents and missing drafts under a grammar are for the structured family to report.
+    Refusals, too few documents and missing drafts under a grammar are for the structured family to report. ``documents`` is the verdict on
+    documents; no other verdict is left out.
     """
     return verdict is documents and verdict.outcome in {Outcome.REFUSED, Outcome.INCONCLUSIVE, Outcome.NOT_SPECULATING}
 
@@ -90,7 +93,8 @@ def _is_optional(verdict: Verdict, documents: Verdict | None) -> bool:
 def _select_requests(captured: Captured, ids: Collection[str]) -> Captured:
     """Return the captured answers and scores of these requests only.
 
-    The counters still cover all requests, since servers do not split them.
+    ``repeats``, in which the same requests were sent again, are cut in the same way. The counters still cover all requests, since servers
+    do not split them.
     """
 
     def select(transcript: Transcript) -> Transcript:
@@ -133,7 +137,7 @@ def _describe_preemption(captured: Captured) -> str:
 def _check_preempted(captured: Captured) -> Verdict | None:
     """Return INCONCLUSIVE if no preemption is known, else None.
 
-    None for the control as well, since its cache has the usual size.
+    None for the control as well, since its cache has the usual size. A count of None means that the server does not count preemptions.
     """
     if captured.is_control or captured.speculative.preemptions:
         return None

@@ -1,4 +1,8 @@
-"""The families of other packages, found by entry point, and the judge of any family by name."""
+"""The families of other packages, found by entry point, and the judge of any family by name.
+
+A family is one kind of check; its judge makes a verdict of captured answers. Its row declares it, with the part of the correctness budget
+that it uses: the probability of a false alarm that is allowed in one run.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +93,14 @@ def _entry_place(entry: EntryPoint) -> str:
 
 
 def _problems(row: FamilyRow) -> Iterator[tuple[str, str]]:
-    """Yield each wrong value in a row, and what is expected instead."""
+    """Yield each wrong value in a row, and what is expected instead.
+
+    ``part`` is the row's part of its budget of false alarms. ``workloads`` and ``smoke`` are the numbers of workloads that its suite sends,
+    at standard and at smoke depth.
+    """
     if not re.fullmatch(OUTSIDE_FAMILY, row.name):
         yield f"the name {row.name!r}", "a dotted name such as acme.tone; names without a dot are pytest-specdec's own"
+    # Only of the correctness budget a part is reserved for other packages.
     if row.budget is Budget.SPEED:
         yield f"budget={row.budget}", "correctness, or none for a judge that raises no alarm by chance"
     if (row.budget is Budget.CORRECTNESS) != (row.part > 0):

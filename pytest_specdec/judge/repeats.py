@@ -1,4 +1,9 @@
-"""Repeats: what an arm's answers to the same request show of its state, by wrong tokens, accepted drafts and cached tokens."""
+"""Repeats: what an arm's answers to the same request show of its state, by wrong tokens, accepted drafts and cached tokens.
+
+An arm is one server of a run: the baseline does not speculate, the control is the baseline booted again, ``captured.speculative`` is the
+arm under judgement. A verify step emits the draft tokens that it accepts and one more; its window is their number. An answer's ``steps``
+are its windows without the prefill's and the last one, which a limit may have cut.
+"""
 
 from __future__ import annotations
 
@@ -90,9 +95,13 @@ class PhaseCounts:
 
 
 def count_by_phase(captured: Captured) -> PhaseCounts:
-    """Return the scored answers by phase, and those with a token beyond the tolerance."""
-    peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
-    allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
+    """Count the scored answers by phase, and those with a wrong token.
+
+    A phase is a group of requests by their ids. A gap is how far a token lies below the baseline's best one, in nats: it is wrong beyond
+    the tolerance, which allows for the noise of the run.
+    """
+    baseline_answers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
+    allowed, scored = tolerance(captured, baseline_answers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
     wrong_answers = tuple(answer.answer for answer in scored if any(gap > allowed.gap for gap in answer.gaps))
     return PhaseCounts(
         answers=Counter(phase(answer.answer.request_id) for answer in scored),
@@ -129,23 +138,24 @@ def offered_drafts(answers: Sequence[Answer], draft: int) -> OfferedDrafts:
 def _count_offered(answer: Answer, draft: int) -> OfferedDrafts:
     """Return the accepted and offered draft tokens of one answer.
 
-    They are counted in its verify steps, each of which offers ``draft`` tokens; its own counters count where the steps are unknown.
+    They are counted in its verify steps, each of which offers ``draft`` tokens. Its own counters, of the server, are taken where the steps
+    are unknown.
     """
     counters = answer.counters
     if counters is None or answer.choice.windows is not None:
-        # The last token of a step is no draft token.
+        # The last token of a step is no draft token: it comes from the target.
         accepted = sum(min(step_tokens - 1, draft) for step_tokens in answer.choice.steps)
         return OfferedDrafts(accepted=accepted, offered=draft * len(answer.choice.steps))
-    # A server that drafts nothing any more counts no draft: each of its tokens is a step without one.
-    unoffered = draft * max(0, (answer.tokens or 0) - 1)
-    return OfferedDrafts(accepted=counters.accepted_tokens, offered=counters.draft_tokens or unoffered)
+    # A server that drafts nothing any more counts no draft token. Each token after the first then stands for a step that accepts none.
+    offered_if_drafting = draft * max(0, (answer.tokens or 0) - 1)
+    return OfferedDrafts(accepted=counters.accepted_tokens, offered=counters.draft_tokens or offered_if_drafting)
 
 
 def _draft_tokens(captured: Captured, pairs: Sequence[Repeat]) -> int:
     """Return the draft tokens per verify step.
 
-    They are those configured or, if unknown, the most accepted in one step. Both answers of all pairs are looked at: where drafts die, the
-    later ones alone show none.
+    They are those configured or, if unknown, the most accepted in one step, which emits one token more. Both answers of all pairs are
+    looked at: where drafts die, the later ones alone show none.
     """
     windows = (window for repeat in pairs for answer in (repeat.first, repeat.later) for window in answer.choice.steps)
     return captured.pair.variant.draft.tokens or max(windows, default=1) - 1
@@ -183,8 +193,8 @@ class AcceptanceDrop:
 def acceptance_drop(captured: Captured, pairs: Sequence[Repeat], alpha: float) -> AcceptanceDrop | None:
     """Return the drop if later answers accept fewer draft tokens, else None.
 
-    Only pairs of equal answers count: these differ in nothing but the server's state. Of all such pairs together, the acceptance must have
-    fallen to half or less, and Fisher's exact test must reject at ``alpha``.
+    Only pairs of equal answers count: these differ in nothing but the server's state. Of all such pairs together, the rate of acceptance
+    must have fallen to half or less, and Fisher's exact test must reject at ``alpha``. None also if the first answers accept nothing.
     """
     equal = [
         repeat
@@ -207,7 +217,7 @@ def _shows_drafts(answer: Answer) -> bool:
 def fail_drop(captured: Captured, name: str, pairs: Sequence[Repeat], alpha: float) -> Verdict | None:
     """Return FAIL if later answers lost their drafts, else None.
 
-    It is named ``name``, and :func:`acceptance_drop` decides on it.
+    ``name`` is the fault that it names. :func:`acceptance_drop` decides on ``pairs`` at the level ``alpha``.
     """
     drop = acceptance_drop(captured, pairs, alpha)
     if drop is None:
@@ -238,7 +248,7 @@ def cached_tokens(answer: Answer) -> int:
 def describe_overcounts(captured: Captured) -> str:
     """Return a clause on answers with more cached tokens than their prompts have.
 
-    Empty without one, and if a boot of the baseline itself reports too many.
+    Empty without one. Empty too if a boot of the baseline itself reports too many: the engine then counts so without speculation.
     """
     if any(_exceeds_prompt(answer) for arm in captured.baseline_boots for answer in arm.answers):
         return ""
@@ -264,9 +274,9 @@ def describe_cache(arm: Transcript) -> str:
 def tolerated_loss(captured: Captured) -> int:
     """Return the cached tokens of a prompt that a correct variant may lack.
 
-    They are those of one block, whose last tokens a drafter may not have been fed yet, and of two if heads draft or the drafter is unknown:
-    for heads vLLM drops the last matching block, to compute the hidden states that a head needs. A block is the greatest common divisor of
-    all reported counts, but at least ``LEAST_BLOCK``.
+    They are those of one cache block, whose last tokens a drafter may not have been fed yet. They are two blocks if heads draft or the
+    drafter is unknown: for heads vLLM drops the last matching block, to compute the hidden states that a head needs. The size of a block is
+    estimated by the greatest common divisor of all reported counts, and is at least ``LEAST_BLOCK``.
     """
     arms = (captured.speculative, *captured.baseline_boots)
     block = max(LEAST_BLOCK, gcd(*(cached_tokens(answer) for arm in arms for answer in arm.answers)))

@@ -1,7 +1,8 @@
 """Distributions that the baseline reported with its own answers: they score any answer up to its first other token.
 
-A prompt with images is more than token ids, so that no server can be asked for the log-probabilities of another's tokens after it. Up to
-the first difference both answers follow the same tokens, and the baseline's own report is the distribution that scores would give.
+A score is the distribution of the baseline, the server without speculation, at each token of an answer. A prompt with images is more than
+token ids, so that no server can be asked for the log-probabilities of another's tokens after it. Up to the first difference both answers
+follow the same tokens, and the baseline's own report is the distribution that scores would give.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ _HALF = "\ufffd"
 def score_by_reports(captured: Captured) -> Captured:
     """Return the run scored by the baseline's own reports.
 
-    Answers are cut after their first token unlike the baseline's, which is scored too, and where the baseline's ends. Left out are those
-    to requests of which the baseline's answer has no list of most probable tokens for each token. If any answer to a request has no token
-    ids, the names of the listed tokens stand for ids in all answers to it, and the baseline's ends before its first token that is half
-    a character. Left out too are answers with tokens of which neither ids nor names are known. Of the baseline's own answers the reported
-    log-probabilities are taken away: held against themselves, they would show no noise.
+    A report is the baseline's answer to a request, with a list of most probable tokens at each of its tokens; answers to requests without
+    one are left out, and answers of unknown tokens. All others are cut after their first token unlike the report's, which is scored too, or
+    where the report ends.
+
+    Some answers have no token ids: names of tokens then stand for ids in all answers to that request, and the report ends before its first
+    name of half a character, which several tokens share. The baseline's own answers lose their reported log-probabilities: held against
+    themselves, they would show no noise.
     """
     arms = [captured.speculative, *captured.baseline_boots]
-    unnumbered = {answer.key for arm in arms for answer in arm.answers if answer.ok and not answer.choice.token_ids}
-    arms = [replace(arm, answers=tuple(_number_tokens(a) if a.key in unnumbered else a for a in arm.answers)) for arm in arms]
-    _, numbered_baseline, *_ = arms
-    reporting = (_end_at_half_character(a) if a.key in unnumbered else a for a in numbered_baseline.answers if a.ok)
-    reports = {answer.key: answer for answer in reporting if _is_reported(answer.choice)}
+    keys_without_ids = {answer.key for arm in arms for answer in arm.answers if answer.ok and not answer.choice.token_ids}
+    arms = [replace(arm, answers=tuple(_number_tokens(a) if a.key in keys_without_ids else a for a in arm.answers)) for arm in arms]
+    _, numbered_baseline, *_ = arms  # the judged arm, the baseline, and the control if there is one
+    baseline_answers = (_end_at_half_character(a) if a.key in keys_without_ids else a for a in numbered_baseline.answers if a.ok)
+    reports = {answer.key: answer for answer in baseline_answers if _is_reported(answer.choice)}
     names = _TokenNames.learn(answer.choice for arm in arms for answer in arm.answers)
 
     def cut(arm: Transcript) -> Transcript:
@@ -157,13 +160,13 @@ def _score(answer: Answer, baseline: Choice, arm: str, names: _TokenNames) -> Sc
 def _position(token: int, listed: ListedTokens | None, baseline: Choice, index: int, names: _TokenNames) -> Position:
     """Return the distribution that the baseline reported at one token.
 
-    ``index`` is the token's place in both answers, and ``listed`` has its own name. A token that the baseline does not list has no
-    log-probability: it lies below all listed ones.
+    ``index`` is the token's place in both answers, ``listed`` has its own name, and ``names`` the ids of all listed names. A token that the
+    baseline does not list has no log-probability, nan: it lies below all listed ones.
     """
     report = (baseline.listed or ())[index]
     # Here the two emitted tokens have known ids, even if other tokens share their names.
-    emitted = {report.token: baseline.token_ids[index], **({} if listed is None else {listed.token: token})}
-    ranked = sorted(zip(report.logprobs, (emitted.get(name, names.ids[name]) for name in report.tokens), strict=True), reverse=True)
+    emitted_ids = {report.token: baseline.token_ids[index], **({} if listed is None else {listed.token: token})}
+    ranked = sorted(zip(report.logprobs, (emitted_ids.get(name, names.ids[name]) for name in report.tokens), strict=True), reverse=True)
     # Reversed, so that of several names with one id the likeliest counts.
     by_id = {id_: logprob for logprob, id_ in reversed(ranked)}
     token_logprob = (baseline.logprobs or ())[index] if token == baseline.token_ids[index] else by_id.get(token, math.nan)

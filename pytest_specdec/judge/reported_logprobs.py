@@ -1,4 +1,9 @@
-"""Reported log-probabilities: those that one arm's answers list, token by token beside the baseline's scores."""
+"""Reported log-probabilities: those that one arm's answers list, token by token beside the baseline's scores.
+
+An arm is one server of a run: the baseline does not speculate, the control is the baseline booted again, the variant speculates. A score is
+the log-probability that the baseline gives to a token of an answer. A verify step emits a window of tokens: the accepted draft tokens, then
+a recovered token after a rejection or a bonus token without one. A slot is a token's place in its window.
+"""
 
 from __future__ import annotations
 
@@ -113,15 +118,15 @@ class ReportedLogprobs:
 def reported_logprobs(captured: Captured, arm: str) -> ReportedLogprobs:
     """Return the reported log-probabilities of ``arm``, each beside its score.
 
-    A score is the baseline's log-probability of the same token, in nats: of the raw distribution if the baseline reports raw
-    log-probabilities, else after the request's sampling parameters. The baseline decides this for the variant too, since a variant that
-    reports another distribution is at fault. Tokens without a score are left out, and so are answers with another number of reports than
-    of scores. Answers whose reports do not match their tokens are described as ``unmatched``.
+    A score is the baseline's log-probability of the same token, in nats. It is of the raw distribution if the baseline reports raw
+    log-probabilities, else of that after the request's sampling parameters. The baseline decides this for the variant too, since a variant
+    that reports another distribution is at fault. Tokens without a score are left out, and so are answers with another number of reports
+    than of scores. Answers whose reports do not match their tokens are described as ``unmatched``.
     """
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
     answers = [] if transcript is None else [answer for answer in transcript.answers if answer.ok and answer.choice.token_ids]
-    baseline = captured.capabilities.get(BASELINE)
+    features = captured.capabilities.get(BASELINE)
     requests = captured.workload.by_id
     tokens: list[ReportedToken] = []
     for answer in answers:
@@ -129,7 +134,7 @@ def reported_logprobs(captured: Captured, arm: str) -> ReportedLogprobs:
         if logprobs is None or len(positions) != len(logprobs):
             continue
         distribution = (
-            positions if baseline is None or baseline.raw_logprobs else _process_positions(positions, requests[answer.request_id], captured)
+            positions if features is None or features.raw_logprobs else _process_positions(positions, requests[answer.request_id], captured)
         )
         tokens += _reported_tokens(captured, answer, distribution)
     unmatched = tuple(mismatch for answer in answers if (mismatch := _describe_mismatch(answer)))
@@ -157,7 +162,10 @@ def _describe_mismatch(answer: Answer) -> str:
 
 
 def _reported_tokens(captured: Captured, answer: Answer, distribution: Sequence[Position]) -> Iterator[ReportedToken]:
-    """Yield the scored tokens of an answer; ``distribution`` has one position per token."""
+    """Yield the scored tokens of an answer with their reported log-probabilities.
+
+    ``distribution`` has one position per token, with its score; nan is no score.
+    """
     slots = _verify_slots(captured, answer)
     for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
         if not isnan(position.logprob):
@@ -165,21 +173,21 @@ def _reported_tokens(captured: Captured, answer: Answer, distribution: Sequence[
 
 
 def _verify_slots(captured: Captured, answer: Answer) -> VerifySlots:
-    """Return the slots of an answer's tokens.
+    """Return the slots of an answer's tokens, unknown ones without its windows.
 
     A window had as many draft tokens as the server reports, else as many as the variant drafts.
     """
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     if windows is None:
         return unknown_slots(count)
-    # By the start of a window, which is the sum of those before it. The first is the prefill's: nothing is drafted for it.
+    # By the number of tokens before a window, which is the sum of the windows before it. The first is the prefill's, without a draft.
     drafted = dict(zip(accumulate(windows), answer.choice.drafted or (), strict=False))
     return slots_from_windows(windows, count, lambda start: drafted.get(start, captured.pair.variant.draft.tokens))
 
 
 def _place(slots: VerifySlots, index: int) -> Place | None:
     """Return the place of token ``index`` in its verify step; None if unknown."""
-    # A window ends with the recovered or the bonus token. Only an answer's last one may end with a draft token: a limit may cut it.
+    # A window ends with a recovered or bonus token. Only the last window of an answer may end with a draft token, cut there by a limit.
     if not slots.known[index] or (slots.ended[index] and slots.last[index]):
         return None
     if slots.drafted[index] == 0:
@@ -192,12 +200,13 @@ def _place(slots: VerifySlots, index: int) -> Place | None:
 def _process_positions(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
     """Return positions with log-probabilities after the request's sampling parameters.
 
-    Serves a baseline that reports these instead of raw log-probabilities: temperature, top-k, top-p and min-p are applied. At temperature 0
-    the values stay raw; penalties and biases are not applied, and no request of this family has any. A token to which the parameters leave
-    no probability gets NaN, as one without a score does, and is skipped by the caller.
+    They serve for a baseline that reports such values instead of raw ones: temperature, top-k, top-p and min-p are applied. At temperature
+    0 the values stay raw. Penalties and biases are not applied, and no request of this family has any. A token to which the parameters
+    leave no probability gets NaN, as one without a score does, and is skipped by the caller.
     """
     raw = raw_distribution(positions, captured.workload.top_tokens)
     distribution = requested(raw, sampling_params(request.body).processing(len(positions)))
+    # The last column is the remainder, all tokens that are not listed. Tokens that the parameters exclude get the log of 0.
     with np.errstate(divide="ignore"):
         top_tokens, chosen = np.log(distribution.p[:, :-1]), np.where(distribution.chosen > 0, np.log(distribution.chosen), np.nan)
     return [

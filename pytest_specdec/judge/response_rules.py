@@ -1,7 +1,8 @@
 """Rules of the Responses API: for one answer by itself, and for one beside the chat's answer to the same conversation.
 
-Token ids are no part of the API. What can be lost between a step and its events shows without them: a stream says its text three times, and
-a text with a hole in it is no text that numerical noise leads to.
+Token ids are no part of the API. What can be lost between a verify step and its events shows without them: a stream says its text three
+times (in deltas, in done events, in the final response), and a text with a hole in it is no text that numerical noise leads to. An item is
+a part of the output: a message, a call or reasoning.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ other in their order."""
 def answer_faults(request: Request, answer: Answer) -> Iterator[tuple[ResponseFault | ToolFault, str]]:
     """Yield the faults of one answer by itself, each with a description.
 
-    A stream that does not end has that fault alone. Faults of tool calls that a model may commit by itself count only if the request
-    requires a call. Nothing is yielded for an answer of another route.
+    A stream that does not end has that fault alone. Faults of tool calls that a model may commit by itself (``BY_MODEL``) count only if the
+    request requires a call. Nothing is yielded for an answer of another route, which has no response object.
     """
     response = answer.response
     if response is None:
@@ -153,7 +154,10 @@ def _describe_misplacement(event: StreamEvent, begun: set[int], ended: set[int])
 
 
 def _find_missing_done(events: Sequence[StreamEvent]) -> str:
-    """Return the first item or part without its done event, in words; empty without one."""
+    """Return the first item or part without its done event, in words; empty without one.
+
+    Whatever an ``added`` or ``delta`` event begins must have a ``done`` event of the same name and place.
+    """
     places = {(event.type, event.output_index, event.content_index) for event in events}
     for event in events:
         name, _, kind = event.type.rpartition(".")
@@ -212,7 +216,10 @@ def _describe_texts(text: str, other: str) -> str:
 
 
 def _status_faults(request: Request, answer: Answer, response: ResponseObject) -> Iterator[tuple[ResponseFault, str]]:
-    """Yield the faults of status, reason and usage."""
+    """Yield faults of status and usage.
+
+    They are an incomplete response without a reason, a missing usage, and more tokens than the request allows.
+    """
     if response.status == INCOMPLETE and not response.reason:
         yield ResponseFault.REASON, "status incomplete, and no incomplete_details.reason"
     if answer.usage is None:
@@ -243,10 +250,10 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     """Return the fault of an answer that surely lost or repeats a part, else None.
 
     ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
-    good. But if usage counts equally many tokens of both, it hardly leads to the other text with some words left out, or without its end.
-    So the rests of both are compared from their first difference on: one must be shorter by eight characters or more, and be empty or the
-    longer one with holes. White space is not compared: one token of it may replace another, and noise may lead a document into so much of
-    it that the token limit ends it there, which is no loss.
+    good. But after equally many tokens by usage, it hardly leads to the other text with some words left out, or without its end. So both
+    are compared from their first difference on: one rest must be shorter by eight characters or more, and be empty or the longer one with
+    parts left out. White space is not compared: one token of it may replace another. An empty rest is no loss if the token limit cut that
+    answer in white space: noise may lead a document into so much of it.
     """
     if not is_unlike(answer.choice, other.choice) or _tokens(answer) is None or _tokens(answer) != _tokens(other):
         return None
@@ -263,7 +270,10 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
 
 
 def _has_holes(short: str, long: str) -> bool:
-    """Return True if ``short`` is ``long`` with parts left out, and not by coincidence."""
+    """Return True if ``short`` is ``long`` with parts left out.
+
+    That must be no coincidence: ``short`` needs eight characters and a quarter of the characters of ``long``.
+    """
     return len(short) >= _SURE and len(long) <= _MOST * len(short) and _is_within(short, long)
 
 

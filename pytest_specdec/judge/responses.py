@@ -1,7 +1,8 @@
 """Responses: the Responses API gives what the chat route gives, whole and streamed, and its streams keep the protocol.
 
-Broken protocol and lost parts FAIL at the first answer, unless the baseline breaks the same rule. Texts that are merely unlike the chat's
-are shown: numerical noise may lead two answers of one server apart.
+Broken protocol and lost parts FAIL at the first answer, unless the baseline, the server without speculation, breaks the same rule. Texts
+that are merely unlike the chat's are shown: numerical noise may lead two answers of one server apart. ``baseline_boots`` are the baseline
+and, booted again, the control; ``speculative`` is the arm under judgement.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ def _check_refused_requests(captured: Captured) -> Verdict | None:
 def _judge_responses(captured: Captured) -> Verdict:
     """Return the first applicable verdict on the answers.
 
-    Faults of single answers come first, then token counts over all answers, endings and missing drafts.
+    Faults of single answers come first, then token counts over all answers, endings and missing drafts. A kind of fault that an answer of
+    the baseline's boots has too is excused: it does not come from speculation.
     """
     peers = [_inspect(captured, transcript) for transcript in captured.baseline_boots]
     findings = _inspect(captured, captured.speculative)
@@ -152,7 +154,11 @@ def _judge_responses(captured: Captured) -> Verdict:
 
 
 def _inspect(captured: Captured, transcript: Transcript) -> _Findings:
-    """Return the faults and pairs of one arm."""
+    """Return the faults and pairs of one arm, whose answers are ``transcript``.
+
+    A pair is an answer of the responses route and the chat's to the same conversation. Its counterpart is looked up by its form:
+    conversation, route, and streamed or not.
+    """
     requests = captured.workload.by_id
     answers = {a.request_id: a for a in transcript.answers if a.ok and len(a.choices) == 1 and a.request_id in requests}
     by_form = {_form(requests[id_]): answer for id_, answer in answers.items()}
@@ -186,9 +192,9 @@ def _pair_with_chat(request: Request, answer: Answer, by_form: Mapping[_Form, An
 def _find_faults(request: Request, answer: Answer, pair: _Pair | None, by_form: Mapping[_Form, Answer]) -> Iterator[Fault]:
     """Yield the faults of one answer, at most one of each kind.
 
-    Other token counts than the chat's are left out, since they are counted over all answers. ``by_form`` has the arm's answers. A streamed
-    answer is compared with the whole one, and any with the chat's in ``pair`` if their prompts are comparable. An answer without its end is
-    compared with none.
+    A streamed answer is compared with the whole one in ``by_form``, which has the arm's answers. Any answer is compared with the chat's in
+    ``pair`` if their prompts are comparable. An answer without its end is compared with none. Other token counts than the chat's are left
+    out, since they are counted over all answers.
     """
     faults = dict(answer_faults(request, answer))
     whole = by_form.get(replace(_form(request), is_streamed=False)) if request.stream else None
@@ -217,7 +223,8 @@ def _describe_pair(pair: _Pair) -> str:
 def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
     """Return FAIL if too many token counts are unlike the chat's, else None.
 
-    Only answers with the chat's content are looked at. Fisher's exact test must reject against each boot of the baseline.
+    Only answers with the chat's content are looked at. Fisher's exact test must reject against each boot of the baseline, of which
+    ``peers`` are the findings.
     """
     wrong, trials = findings.wrong_counts, len(findings.pairs)
     others = [(len(peer.wrong_counts), len(peer.pairs)) for peer in peers]
@@ -228,18 +235,22 @@ def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Find
 
 
 def _exceeds_boots(captured: Captured, wrong: int, trials: int, others: Sequence[tuple[int, int]]) -> bool:
-    """Return True if Fisher's exact test rejects against each boot, of which ``others`` has wrong counts and trials."""
+    """Return True if Fisher's exact test rejects against each boot of the baseline.
+
+    ``wrong`` of ``trials`` answers have wrong counts; ``others`` has these two numbers for each boot.
+    """
     return all(proportions.greater_than_other(wrong, trials, *other) < captured.alpha for other in others)
 
 
 def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> tuple[str, ...]:
     """Return a line on token counts unlike the chat's that are no alarm.
 
-    Empty without pairs. Empty too if all counts are the chat's, and the pairs so many that an alarm would come if all counts were wrong.
+    Empty if there is nothing to admit: without pairs, or if no count is wrong and the pairs are so many that wrong counts in all of them
+    would be an alarm. ``peers`` are the findings of the baseline's boots.
     """
     wrong, trials = len(findings.wrong_counts), len(findings.pairs)
-    is_enough = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])
-    if not trials or (is_enough and not wrong):
+    can_alarm = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])
+    if not trials or (can_alarm and not wrong):
         return ()
     return (f"token counts: {wrong} of {trials} unlike the chat's, too few answers to tell",)
 

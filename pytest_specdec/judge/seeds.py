@@ -1,8 +1,9 @@
 """Seeds: one seed repeats its answer as reliably as without speculation; other seeds, no seed and other choices give other answers.
 
-The variant's seeded answers are compared with each other, never with the baseline's: engines draw differently once they speculate. Two
-draws that must be independent are equal with the probability that the baseline gives to the first of them. If that is below the share of
-the false-alarm budget, divided by the pairs, one equal pair is a fault. Without scores, their number is compared with the baseline's.
+A draw is one choice of an answer. The variant's seeded draws are compared with each other, never with the baseline's: engines draw
+differently once they speculate. Two independent draws are equal with the probability that the baseline gives to the first of them, its
+score. If that is below the share of the false-alarm budget, ``alpha``, divided by the pairs, one equal pair is a fault. Without scores,
+their number is compared with that of the baseline's boots, ``peers``.
 """
 
 from __future__ import annotations
@@ -111,12 +112,13 @@ class Repeats:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on repeated seeds and on independent draws.
 
-    Server failures, refusals and wrong endings come first. Seeds and independence are both judged beside the baseline. Seeds: FAIL if
-    fewer answers under one seed are repeated than on the baseline's boots. Barnard's exact test, one-sided, is applied to repeats sent
-    alone and to those among concurrent requests, each at the captured share of alpha (:func:`_p_value`); the smaller p-value counts. No
-    engine need repeat itself among concurrent requests, since sums differ with the batch, and noise may flip draws more often in a verify
-    step than in a decode step, by the factor of :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is repeated although the
-    baseline mostly repeats its own, and the pairs are too few for that level.
+    Server failures, refusals and wrong endings come first. Seeds and independence are both judged beside the baseline.
+
+    Seeds: FAIL if fewer answers under one seed are repeated than on the baseline's boots. Barnard's exact test, one-sided, is applied to
+    repeats sent alone and to those among concurrent requests, each at the captured share of alpha (:func:`_p_value`); the smaller p-value
+    counts. It allows for noise, which differs with the batch and may flip draws more often in a verify step than in a decode step, by
+    :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is repeated although the baseline mostly repeats its own, and the pairs are
+    too few for that level.
 
     Independence: FAIL if two draws of different seeds, no seed or different choices are equal, and the probability of that is below the
     share of alpha divided by the number of pairs (union bound). A kind of equal pairs that the baseline has too is no fault.
@@ -143,10 +145,10 @@ def _judge_draws(captured: Captured) -> Verdict:
 
 
 def _draws(captured: Captured, arm: Transcript) -> tuple[Draw, ...]:
-    """Return every choice of an arm, with its seed and score.
+    """Return every choice of an arm, with its seed, its turn and its score.
 
-    Answers without status 200 are left out. Only the first choice of an answer is scored; the others have the log-probability 0, an upper
-    bound.
+    A turn is a group of requests in flight together. Answers without status 200 are left out. Only the first choice of an answer is scored;
+    the others have the log-probability 0, an upper bound.
     """
     requests = captured.workload.by_id
     turns = {request.id: (number, len(turn) == 1) for number, turn in enumerate(captured.workload.turns) for request in turn}
@@ -181,9 +183,9 @@ def _logprob(score: Score | None) -> float:
 def _repeats(draws: Sequence[Draw]) -> Repeats:
     """Return one repeat alone and one under concurrency per kind.
 
-    A kind has one prompt, seed and choice index. Either repeat is held against the first draw of its kind given alone. Two concurrent draws
-    are not compared, since a batch that keeps its size repeats its own noise, and a speculating server's changes its size as answers end.
-    Further repeats are left out, because one near-tie flips them all. Kinds never given alone have no repeats.
+    A kind is a prompt, a seed and a choice index. A repeat pairs a later draw with the first of its kind sent alone; kinds never sent alone
+    have none. Two concurrent draws are not compared: a batch that keeps its size repeats its own noise, but a speculating server's changes
+    its size as answers end. Further repeats are left out, because one near-tie flips them all.
     """
     firsts: dict[_Kind, Draw] = {}
     alone: dict[_Kind, tuple[Draw, Draw]] = {}
@@ -220,7 +222,7 @@ def _flip_factor(captured: Captured) -> float:
     """Return the factor by which the judged arm may flip more draws.
 
     A draw is flipped if noise makes it another token under the same seed. The factor is relative to the baseline: :data:`_VERIFY_FLIPS`
-    times the measured noise of the verify kernel over that of decoding; this ratio counts as VERIFY_FACTOR at most.
+    times the noise ratio, the measured noise of the verify kernel over that of decoding, which counts as VERIFY_FACTOR at most.
     """
     return _VERIFY_FLIPS * min(allowed_gap(captured, ()).verify_factor, VERIFY_FACTOR)
 
@@ -228,11 +230,11 @@ def _flip_factor(captured: Captured) -> float:
 def _p_value(captured: Captured, pairs: Sequence[tuple[Draw, Draw]], baseline_pairs: Sequence[tuple[Draw, Draw]]) -> float:
     """Return the p-value of the judged arm's unequal pairs.
 
-    The arm has one pair of each kind. The baseline's kinds count once over all its boots, as unequal if any boot's pair is, since boots of
-    a deterministic server flip the same draws; that errs on the side of noise. Kinds have noise and random numbers of their own, so that
-    they are independent trials of unequal chances. If every kind keeps to the flip factor, so do the mean chances (``1 - (1 - p)^f`` is
-    concave, Jensen's inequality), and the tails of both numbers are no heavier than the binomial ones that the test assumes (Hoeffding
-    1956, theorem 4).
+    By the null hypothesis a kind's pair is unequal with at most :func:`_flip_factor` times the baseline's probability. The arm has one pair
+    of each kind. The baseline's kinds count once over all its boots, as unequal if any boot's pair is, since boots of a deterministic
+    server flip the same draws; that errs on the side of noise. Kinds have noise and random numbers of their own: they are independent
+    trials of unequal chances. If every kind keeps to the factor f, so do the mean chances (``1 - (1 - p)^f`` is concave, Jensen's
+    inequality), and the tails of both numbers are no heavier than the binomial ones that the test assumes (Hoeffding 1956, theorem 4).
     """
     return _unequal_p_value(captured, len(_unequal(pairs)), len(pairs), baseline_pairs)
 
@@ -246,9 +248,9 @@ def _unequal_p_value(captured: Captured, unequal: int, pairs: int, baseline_pair
 def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Verdict | None:
     """Return FAIL if too few answers under one seed are repeated.
 
-    None if about as many are equal as on the baseline. INCONCLUSIVE if the test does not reject but its p-value is 1e-3 at most, or no pair
-    sent alone is equal although most of the baseline's are. The fault is an ignored seed if most pairs sent alone differ, else a dependence
-    on the concurrent requests.
+    None if about as many are equal as on the baseline. INCONCLUSIVE if the p-value is above alpha but 1e-3 at most, or if no pair sent
+    alone is equal although most of the baseline's are. The fault is an ignored seed if most pairs sent alone differ, else a dependence on
+    the concurrent requests.
     """
     # Either test may reject: the budget pays for both, each at alpha.
     p_value = min(_p_value(captured, judged.alone, baseline.alone), _p_value(captured, judged.concurrent, baseline.concurrent))
@@ -261,7 +263,7 @@ def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Ve
         f"{len(unequal)} of {len(judged.pairs)} answers differ from an earlier one under the same seed; {_describe_rates(judged, baseline)}"
     )
     first, again = unequal[0]
-    shown = (
+    lines = (
         f"first        {quote(first.choice.written, 90)}",
         f"again        {quote(again.choice.written, 90)}",
         f"p            {p_value:.2g}",
@@ -270,12 +272,12 @@ def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Ve
     figures = {**_seed_figures(judged, baseline), "p_value": p_value}
     if p_value > captured.alpha:
         headline = f"not enough evidence: {counted}"
-        return say(captured, Outcome.INCONCLUSIVE, headline, short=shown, evidence=evidence, settle="run at deep depth", figures=figures)
+        return say(captured, Outcome.INCONCLUSIVE, headline, short=lines, evidence=evidence, settle="run at deep depth", figures=figures)
     return say(
         captured,
         Outcome.FAIL,
         f"{name}: {counted}",
-        short=shown,
+        short=lines,
         evidence=evidence,
         cell=f"{len(unequal)} of {len(judged.pairs)} not repeated",
         names=name,
@@ -324,25 +326,25 @@ def _name_fault(first: Draw, other: Draw) -> str:
 def _check_independence(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> Verdict | None:
     """Return FAIL if independent draws are equal, else None.
 
-    Only pairs count that are too improbable to be equal by chance. A kind of fault that the baseline shows too is left out. Without scores
-    nothing tells the probability of an equal pair: there must then be more repeated draws than the baseline's, by Fisher's exact test. If
-    pairs show several faults, the first of SAME, UNSEEDED, COPIES and STREAM gives the name.
+    Only pairs count that are too improbable to be equal by chance. A fault that the baseline's pairs show too is left out. Without scores
+    no such probability is known: there must then be more repeated draws than the baseline's, by Fisher's exact test. If pairs show several
+    faults, the first of SAME, UNSEEDED, COPIES and STREAM gives the name.
     """
     baseline_faults = {_name_fault(*pair) for peer in peers for pair in _equal_pairs(captured, peer)}
     pairs = [pair for pair in _equal_pairs(captured, draws) if _name_fault(*pair) not in baseline_faults]
     if not pairs or (not _is_scored(draws) and not _has_more_copies(captured, draws, peers)):
         return None
-    kinds = [_name_fault(*pair) for pair in pairs]
-    name = next(kind for kind in (SAME, UNSEEDED, COPIES, STREAM) if kind in kinds)
+    fault_names = [_name_fault(*pair) for pair in pairs]
+    name = next(fault_name for fault_name in (SAME, UNSEEDED, COPIES, STREAM) if fault_name in fault_names)
     first, other = next(pair for pair in pairs if _name_fault(*pair) == name)
     chance_logprob = _pair_logprob(first, other)
-    chance = f"; by chance with probability {math.exp(chance_logprob):.1g}" if chance_logprob < 0 else ""
+    by_chance = f"; by chance with probability {math.exp(chance_logprob):.1g}" if chance_logprob < 0 else ""
     return say(
         captured,
         Outcome.FAIL,
         f"{name}: {len(pairs)} of {sum(1 for _ in _independent_pairs(draws))} pairs of draws are equal, none of the baseline's; "
         f"first: {first.request_id} and {other.request_id}",
-        short=(f"both         {quote(first.choice.written, 90)}{chance}",),
+        short=(f"both         {quote(first.choice.written, 90)}{by_chance}",),
         evidence=[f"{_name_fault(a, b)}: {a.request_id}, choice {a.index}, and {b.request_id}, choice {b.index}" for a, b in pairs],
         cell=number_of(len(pairs), "equal draw"),
         names=name,
@@ -361,8 +363,8 @@ def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, 
     Their probability is at most the share of alpha divided by the number of independent pairs. Without scores all equal pairs are returned.
     """
     pairs = list(_independent_pairs(draws))
-    most = _max_logprob(captured, len(pairs)) if _is_scored(draws) else math.inf
-    return [(first, other) for first, other in pairs if _pair_logprob(first, other) <= most and first.is_equal(other)]
+    max_logprob = _max_logprob(captured, len(pairs)) if _is_scored(draws) else math.inf
+    return [(first, other) for first, other in pairs if _pair_logprob(first, other) <= max_logprob and first.is_equal(other)]
 
 
 def _max_logprob(captured: Captured, pairs: int) -> float:
@@ -395,7 +397,8 @@ def _count_copies(draws: Sequence[Draw]) -> int:
 def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> Verdict:
     """Return PASS, or INCONCLUSIVE if no fault could have shown.
 
-    That is so without a pair under one seed, without independent pairs, or if each scored pair is likely enough to be equal by chance.
+    That is so without a pair under one seed, without independent pairs, or if there are scores and no pair is telling. A telling pair is
+    too improbable to be equal by chance.
     """
     seeded, baseline = _repeats(draws), _unite_repeats(peers)
     independent = list(_independent_pairs(draws))

@@ -1,10 +1,10 @@
 """Speed change: how much faster or slower the servers of one run are than those of an earlier one, and what became slower.
 
-Boots are the units, as within a run (stats/speedup.py), with one difference: the machine may be faster during one run than during the
-other, and all boots of a run share that. So the boots of a run count as one, and the log-ratio of two runs has twice the variance of one
-boot, however many were booted. How much that is, the stated prior says; boots of a run that vary by more widen it, and boots that vary by
-less say nothing of two runs. Boots of both engines that came in turn share the machine: each counts, and how much they vary is estimated
-from them over the prior.
+A boot is one start of a server, and speeds vary from boot to boot. All boots of one run share the state of the machine, which may be faster
+during the other run. So the boots of a run count as one (otherwise than within a run, stats/speedup.py), and the log-ratio of two runs has
+twice the variance of one boot, however many were booted. That variance is stated beforehand; boots of a run that vary by more widen it, and
+boots that vary by less say nothing of two runs. Boots of both engines that came in turn share the machine: each counts, and how much they
+vary is estimated from them over the prior.
 
 Accepted tokens per verify step are compared prompt by prompt (stats/acceptance_change.py).
 """
@@ -88,28 +88,29 @@ class _RelativeLimits:
 def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd: float = BOOT_SD) -> ComparedSpeed:
     """Return the comparison of the speeds of two runs.
 
-    Ratios are new over old. A gate is missed if the upper limit of the ratio is below it, at an even share of :data:`SPEED_ALPHA`, and met
-    if the lower limit is not below it, at .75 % for speeds and 2.5 % for accepted tokens. Else it is not decided. ``boot_sd`` is the stated
-    standard deviation between boots, in log speed. Times that are not the servers' alone, or of two machines, are shown and not gated.
+    Ratios are new over old. A gate, the lowest ratio allowed, is missed if the upper limit of the ratio is below it, at an even share of
+    :data:`SPEED_ALPHA`, and met if the lower limit is not below it, at .75 % for speeds and 2.5 % for accepted tokens. Else it is not
+    decided. ``boot_sd`` is the stated standard deviation between boots, in log speed. Times that are not the servers' alone, or of two
+    machines, are shown and not gated.
     """
     timed = (name for name in old.timed if name in new.timed)
     measured = [
         *(figure for name in timed for figure in _compare_timed(old.timed[name], new.timed[name], boot_sd)),
         *(figure for name in old.drafted for figure in _compare_lengths(name, old.drafted[name], new.drafted.get(name, ()))),
     ]
-    elsewhere = _describe_machines(old, new)
-    thresholds = [None if elsewhere or one.unfit else _threshold(one, gates) for one in measured]
+    not_comparable = _describe_machines(old, new)
+    thresholds = [None if not_comparable or one.unfit else _threshold(one, gates) for one in measured]
     alpha = SPEED_ALPHA / max(1, sum(threshold is not None for threshold in thresholds))
     figures = tuple(_rule(one, threshold, alpha) for one, threshold in zip(measured, thresholds, strict=True))
     unfit = next((one.unfit for one in measured if one.unfit), "")
     # Unfit figures are ruled on as well, to report those that would miss their gate, unless the machines cannot be compared.
-    as_if_fit = (_rule(one, _threshold(one, gates), alpha) for one in measured if one.unfit and not elsewhere)
+    as_if_fit = (_rule(one, _threshold(one, gates), alpha) for one in measured if one.unfit and not not_comparable)
     return ComparedSpeed(
         ratios=figures,
-        not_gated=(elsewhere or unfit) if figures else "",
+        not_gated=(not_comparable or unfit) if figures else "",
         slower=tuple(_find_slow_parts(figures, gates, _compare_timed_lengths(old, new))),
         doubtful=tuple(figure for figure in as_if_fit if figure.ruling is GateRuling.MISSED),
-        late=tuple(one for one in figures if one.figure is UpgradeFigure.TTFT and one.low > LATER and not (elsewhere or one.unfit)),
+        late=tuple(one for one in figures if one.figure is UpgradeFigure.TTFT and one.low > LATER and not (not_comparable or one.unfit)),
     )
 
 
@@ -130,9 +131,10 @@ def _threshold(measured: _Measured, gates: UpgradeGates) -> float | None:
 
 
 def _rule(measured: _Measured, at_least: float | None, alpha: float) -> ChangedFigure:
-    """Return a figure with the ruling on its gate ``at_least``, if any.
+    """Return a figure with the ruling on its gate, the ratio ``at_least``.
 
-    The gate is missed at level ``alpha``, and proven at the fixed level of speeds or lengths.
+    Without a gate or limits it stays open. The gate is missed if the upper limit at level ``alpha`` is below it, and proven if the lower
+    limit at the fixed level of speeds or lengths is not.
     """
     limits, ruling = measured.limits, GateRuling.OPEN
     if limits is not None and at_least is not None:
@@ -158,12 +160,13 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
     """Yield each arm's decode speed and time to first token.
 
     The baseline comes first, since the spread of its boots is assumed for the variants too. Only requests that both runs sent alike count.
-    A figure that a boot has no usable timing of is left out.
+    A figure that a boot has no usable timing of is left out. Times that are not the server's alone are ``unfit``.
     """
     shared = _find_shared_requests(old.workload, new.workload)
     spreads: dict[UpgradeFigure, BootSpread] = {}
     for arm in sorted(old.boots.keys() & new.boots.keys(), key=lambda arm: (arm != BASELINE, arm)):
         before, after = ([boot.part(shared) for boot in side.boots[arm]] for side in (old, new))
+        # Of an answer that came in one burst only the whole time is known: then all answers are timed as a whole.
         is_whole = any(in_one_burst(answer) for boot in (*before, *after) for answer in boot.answers)
         unfit = next(filter(None, map(_describe_disturbance, (*before, *after))), "answers came in one burst" if is_whole else "")
         for figure, select in _SELECTED.items():
@@ -225,8 +228,8 @@ class _ComparedBoots:
     def estimate(self, spread: BootSpread, relative_variance: float) -> Estimate | None:
         """Return the log-ratio of the runs with its error; None with one pass.
 
-        ``spread`` is the spread between boots that is assumed before these are measured. ``relative_variance`` is the variance of the
-        log-ratio over that of one boot. Each new boot was compared with all old ones.
+        ``spread`` is how much boots are taken to vary before these are measured. ``relative_variance`` is the variance that boots bring to
+        the log-ratio, over that of one boot. Each new boot was compared with all old ones.
         """
         if min(map(len, self.blocks)) < LEAST_PASSES:
             return None
@@ -245,8 +248,8 @@ def _compare_boots(
 ) -> _ComparedBoots | None:
     """Return one figure of an arm in both runs, boot by boot.
 
-    ``select`` takes the figure from two arms' timings; ``whole`` times whole answers, where they came in one burst. None if a boot has no
-    usable timing of it.
+    ``select`` takes the figure from two arms' timings; ``whole`` times whole answers, where they came in one burst. A boot's level is the
+    centre of its log-ratios over all passes. None if a boot has no usable timing of the figure.
     """
     new_over_old = _compare_with(old, new, select, whole=whole)
     old_over_first = _compare_with(old[:1], old, select, whole=whole)
@@ -276,12 +279,15 @@ def _compare_with(
 
 
 def _compare_lengths(variant: str, old: Sequence[DraftedWorkload], new: Sequence[DraftedWorkload]) -> Iterator[_Measured]:
-    """Yield one variant's accepted tokens per verify step in both runs, if they share enough prompts."""
-    later = {drafted.workload.name: drafted for drafted in new}
+    """Yield one variant's accepted tokens per verify step in both runs.
+
+    Nothing is yielded if the runs share fewer than LEAST_SHARED prompts. Each prompt has one value in a run, the mean over its requests.
+    """
+    new_by_name = {drafted.workload.name: drafted for drafted in new}
     by_prompt: dict[str, tuple[list[float], list[float]]] = {}
     for drafted in old:
-        if drafted.workload.name in later:
-            _collect_lengths(drafted, later[drafted.workload.name], by_prompt)
+        if drafted.workload.name in new_by_name:
+            _collect_lengths(drafted, new_by_name[drafted.workload.name], by_prompt)
     if len(by_prompt) < LEAST_SHARED:
         return
     sides = zip(*((_mean(before), _mean(after)) for before, after in by_prompt.values()), strict=True)
@@ -329,8 +335,9 @@ def _find_slow_parts(
 ) -> Iterator[Slowdown]:
     """Yield the slower parts: the baseline, then those of each variant.
 
-    Only figures that miss their gate show one. ``accepted`` has the ratios of tokens per verify step in the timed answers, by variant and
-    workload. A part is yielded once for a variant, with the first workload that shows it.
+    A part is the baseline, the drafter, the verify step, or the variant if the latter two cannot be told apart. Only figures that miss
+    their gate show one. ``accepted`` has the ratios of tokens per verify step in the timed answers, by variant and workload. A part is
+    yielded once for a variant, with the first workload that shows it.
     """
     missed = [figure for figure in figures if figure.ruling is GateRuling.MISSED]
     slow_baseline = next((figure for figure in missed if figure.arm == BASELINE), None)
@@ -356,23 +363,23 @@ def _explain_decode(
 ) -> Iterator[Slowdown]:
     """Yield the slower part that explains one variant's missed decode speed.
 
-    ``decode`` is the missed figure, on one workload. The new decode speed over the old one is the product of three ratios: the baseline's,
-    that of tokens per verify step (``length`` where the workload's own is unknown), and the inverse one of a verify step's cost in plain
+    ``decode`` is the missed figure, on one workload. Its ratio, new speed over old, is the product of three ratios: the baseline's, that of
+    tokens per verify step (``length`` where ``accepted`` lacks the workload's own), and that of the step, the inverse of its cost in plain
     decode steps. The step is named if its ratio alone would miss the variant's gate. Where it would not, and neither baseline nor drafter
     misses a gate, the part with the lowest ratio is. Where no ratio of tokens per step is known, the variant is named for drafter and step.
     """
     variant, of_baseline = decode.arm, [one for one in figures if one.arm == BASELINE and one.workload == decode.workload]
-    plain = next((one.ratio for one in of_baseline if one.figure is UpgradeFigure.DECODE), 1.0)
+    base_ratio = next((one.ratio for one in of_baseline if one.figure is UpgradeFigure.DECODE), 1.0)
     accepted_ratio = accepted.get((variant, decode.workload), 1.0 if length is None else length.ratio)
-    step = decode.ratio / (plain * accepted_ratio)
-    ratios = f"the baseline {plain:.2f}x, accepted tokens {accepted_ratio:.2f}x, so that a verify step costs {1.0 / step:.2f}x"
+    step_ratio = decode.ratio / (base_ratio * accepted_ratio)
+    ratios = f"the baseline {base_ratio:.2f}x, accepted tokens {accepted_ratio:.2f}x, so that a verify step costs {1.0 / step_ratio:.2f}x"
     is_known = length is not None or (variant, decode.workload) in accepted
     is_explained = any(one.ruling is GateRuling.MISSED for one in (*of_baseline, length) if one is not None)
-    if step < gates.variant:
+    if step_ratio < gates.variant:
         yield Slowdown(part=SlowPart.STEP if is_known else SlowPart.VARIANT, arm=variant, why=f"{describe(decode)}; {ratios}")
     elif not is_explained:
-        drafting = ((accepted_ratio, SlowPart.DRAFTER), (step, SlowPart.STEP)) if is_known else ((step, SlowPart.VARIANT),)
-        yield Slowdown(part=min((plain, SlowPart.BASELINE), *drafting)[1], arm=variant, why=f"{describe(decode)}; {ratios}")
+        drafting = ((accepted_ratio, SlowPart.DRAFTER), (step_ratio, SlowPart.STEP)) if is_known else ((step_ratio, SlowPart.VARIANT),)
+        yield Slowdown(part=min((base_ratio, SlowPart.BASELINE), *drafting)[1], arm=variant, why=f"{describe(decode)}; {ratios}")
 
 
 def _is_decode(figure: ChangedFigure, arm: str) -> bool:

@@ -1,6 +1,8 @@
 """State: answers to prompts that a server has seen before, in whole or in part, are what they would be on a fresh one.
 
-Answers are judged whether or not the engine reports cached tokens, since it need not cache prefixes.
+Answers are judged whether or not the engine reports cached tokens, since it need not cache prefixes. A repeat is a first and a later answer
+of one arm to the same request. A phase is a group of requests by the prompts sent before. ``baseline_boots`` are the server without
+speculation and, booted again, the control; ``speculative`` is the arm under judgement.
 """
 
 from __future__ import annotations
@@ -71,8 +73,8 @@ def judge(captured: Captured) -> Verdict:
 def _judge_state(captured: Captured) -> Verdict:
     """Return greedy's verdict by phases, or a fault of drafts or caches.
 
-    A phase is a group of requests, such as those of repeated prompts (:func:`phase`). Acceptance and caches are judged only if greedy's
-    verdict is PASS or INCONCLUSIVE.
+    Greedy judges tokens at temperature 0. Its failure is restated with the counts of each phase. Acceptance and caches are judged only if
+    its verdict is PASS or INCONCLUSIVE.
     """
     # Sampled requests are streams that their client leaves; an answer that ended before is not to be judged.
     part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
@@ -116,9 +118,9 @@ def _length(answer: Answer) -> int:
 
 
 def _check_emptied(captured: Captured) -> Verdict | None:
-    """Return FAIL if a repeated prompt gets next to no answer.
+    """Return FAIL if a repeated prompt gets next to no answer, else None.
 
-    That is 3 tokens or fewer, where the first answer and those of all the baseline's boots have 8 or more. None otherwise.
+    That is 3 tokens or fewer, where its first answer has 8 or more, and the same request's answer on every boot of the baseline too.
     """
     short_keys = {answer.key for arm in captured.baseline_boots for answer in arm.answers if answer.ok and _length(answer) < _LONG}
     repeated = [repeat for repeat in repeats(captured, captured.speculative) if repeat.later.key not in short_keys]
@@ -149,17 +151,18 @@ def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, obje
     """
     counts = count_by_phase(captured)
     wrong = counts.wrong
-    line = f"phases       answers with a wrong token: {counts}"
+    phase_line = f"phases       answers with a wrong token: {counts}"
     if not wrong or _FRESH & wrong.keys() or not greedy.is_by_wrong_tokens(verdict):
-        return {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line)}
-    again = {repeat.later.key for repeat in repeats(captured, captured.speculative)}
-    is_repeated = any(answer.key in again for answer in counts.wrong_answers)
+        return {"short": (*verdict.short[:3], phase_line), "evidence": (*verdict.evidence, phase_line)}
+    repeated_keys = {repeat.later.key for repeat in repeats(captured, captured.speculative)}
+    is_repeated = any(answer.key in repeated_keys for answer in counts.wrong_answers)
     general = SECOND_WRONG if is_repeated else PREFIX_WRONG
+    # Wrong tokens in one phase alone have its name, if it has one.
     name = _NAMED.get(next(iter(wrong)), general) if len(wrong) == 1 else general
     fresh = sum(counts.answers.get(fresh_phase, 0) for fresh_phase in _FRESH)
     asked_later = sum(counts.answers.values()) - fresh
     headline = f"{name}: {sum(wrong.values())} of {asked_later} answers, none of {fresh} to prompts new to it; {verdict.headline}"
-    return {"headline": headline, "names": name, "short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line)}
+    return {"headline": headline, "names": name, "short": (*verdict.short[:3], phase_line), "evidence": (*verdict.evidence, phase_line)}
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
@@ -180,11 +183,11 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 
 
 def _check_cache_counts(captured: Captured) -> Verdict | None:
-    """Return FAIL if reported cached tokens are too many or missing.
+    """Return FAIL if reported cached tokens are too many or missing, else None.
 
-    Too many are more than the prompt has. They are missing if the variant reports none for three or more repeated prompts, where every boot
-    of the baseline reports 48 or more for each: of fewer nothing may be left, since engines compute the last cached block again if the
-    drafter needs it. None otherwise, and if a boot of the baseline itself reports more than the prompt has.
+    Too many are more than the prompt has, unless a boot of the baseline itself reports that. They are missing if the variant reports none
+    for three or more repeated prompts, where every boot of the baseline reports 48 or more for each: of fewer nothing may be left, since
+    engines compute the last cached block again if the drafter needs it.
     """
     if beyond := describe_overcounts(captured):
         return _fail_counts(captured, OVERCOUNT, beyond)
@@ -204,22 +207,22 @@ def _check_cache_loss(captured: Captured) -> Verdict | None:
     Three or more prompts must lack more than :func:`tolerated_loss` of the tokens that every boot of the baseline reports. None otherwise.
     Answers that report no number of cached tokens are left out.
     """
-    reported = [Counter({answer.key: cached_tokens(answer) for answer in arm.answers}) for arm in captured.baseline_boots]
+    baseline_counts = [Counter({answer.key: cached_tokens(answer) for answer in arm.answers}) for arm in captured.baseline_boots]
     repeated = {repeat.later.key: repeat.later for repeat in repeats(captured, captured.speculative)}
     lacking = {
-        key: min(counts[key] for counts in reported) - cached_tokens(answer)
+        key: min(counts[key] for counts in baseline_counts) - cached_tokens(answer)
         for key, answer in repeated.items()
         if answer.usage is not None and answer.usage.cached_tokens is not None
     }
     tolerated = tolerated_loss(captured)
-    beyond = {key: lack for key, lack in lacking.items() if lack > tolerated}
-    if len(beyond) < _REPEATS:
+    excessive = {key: lack for key, lack in lacking.items() if lack > tolerated}
+    if len(excessive) < _REPEATS:
         return None
-    (request_id, _), most = max(beyond.items(), key=lambda item: item[1])
+    (request_id, _), most = max(excessive.items(), key=lambda item: item[1])
     return _fail_counts(
         captured,
         LOST,
-        f"{len(beyond)} of {len(lacking)} prompts asked again have over {tolerated} cached tokens fewer than with the baseline; "
+        f"{len(excessive)} of {len(lacking)} prompts asked again have over {tolerated} cached tokens fewer than with the baseline; "
         f"most: request {request_id}, {most} fewer",
     )
 

@@ -1,10 +1,10 @@
 """Thinking budgets: reasoning ends at its budget, and all tokens are the baseline's under the same one.
 
-A server counts its tokens of reasoning in the usage, with marks and closing words or without them. vLLM counts none where the prompt opens
-the reasoning; the end is then learned from the baseline, as the token that comes at the same distance after every budget. How far a count
-may lie above the budget is learned from the baseline too, where a budget shortens its reasoning. The tokens that a budget forces are not
-the model's choice: a place after the budget at which the baseline's own boots emit the same unlikely token counts as certain. A budget that
-is ignored needs no count: the answer has the tokens of the one without it.
+A thought is the reasoning of an answer under a budget; ``free`` is without one. A server counts its tokens of reasoning in the usage, with
+marks and closing words or without them. vLLM counts none where the prompt opens the reasoning; the end is then learned from the baseline,
+as the token at the same distance after every budget. So is the excess, how far a count may lie above the budget. The tokens that a budget
+forces are not the model's choice: a place after the budget at which the baseline's own boots emit the same unlikely token counts as
+certain. A budget that is ignored needs no count: the answer has the tokens of the one without it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def judge(captured: Captured) -> Verdict:
 def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
     """Return the counted reasoning of an arm's answers under a budget.
 
-    Answers are left out if nothing counts their reasoning, sampled ones also if it may have ended by itself (:func:`_may_end_by_itself`).
+    Left out is reasoning that nothing counts, and in sampled answers such as may have ended by itself (:func:`_may_end_by_itself`).
     """
     requests = captured.workload.by_id
     end = _learn_end(captured)
@@ -182,17 +182,17 @@ def _learn_end(captured: Captured) -> _End | None:
     if any(answer.usage is not None and answer.usage.reasoning_tokens for answer in answers.values()):
         return None
     free = _free_ids(captured, captured.baseline)
-    limited = [
-        (_reasoning_budget(requests[name]), answer.choice.token_ids)
-        for name, answer in answers.items()
-        if requests[name].greedy and limits_reasoning(requests[name]) and answer.choice.token_ids != free.get(requests[name].prompt_key)
+    budgeted = [
+        (_reasoning_budget(requests[id_]), answer.choice.token_ids)
+        for id_, answer in answers.items()
+        if requests[id_].greedy and limits_reasoning(requests[id_]) and answer.choice.token_ids != free.get(requests[id_].prompt_key)
     ]
-    if len({budget for budget, _ in limited}) < _BUDGETS:
+    if len({budget for budget, _ in budgeted}) < _BUDGETS:
         return None
-    shortest_rest = min(len(ids) - budget for budget, ids in limited)
+    shortest_rest = min(len(ids) - budget for budget, ids in budgeted)
     for distance in range(shortest_rest):
-        tokens = {ids[budget + distance] for budget, ids in limited}
-        if len(tokens) == 1 and all(tokens.isdisjoint(ids[: budget + distance]) for budget, ids in limited):
+        tokens = {ids[budget + distance] for budget, ids in budgeted}
+        if len(tokens) == 1 and all(tokens.isdisjoint(ids[: budget + distance]) for budget, ids in budgeted):
             return _End(token=tokens.pop(), distance=distance)
     return None
 
@@ -200,7 +200,7 @@ def _learn_end(captured: Captured) -> _End | None:
 def _learn_excess(captured: Captured) -> int | None:
     """Return the most tokens of the baseline's reasoning beyond its budget.
 
-    Only budgets that shortened its reasoning count; None without any, and 0 if none is exceeded.
+    Only budgets that shortened its reasoning count: others show no limit. None without any; 0 if none is exceeded.
     """
     shortened = [thought for arm in captured.baseline_boots for thought in _thoughts(captured, arm) if thought.is_shortened]
     return max(0, *(thought.excess for thought in shortened)) if shortened else None
@@ -224,10 +224,10 @@ def _refuse_budgets(captured: Captured) -> Verdict | None:
 
 
 def _check_effect(captured: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE if no budget shortens the baseline's reasoning, else None.
+    """Return INCONCLUSIVE if budgets have no effect on the baseline, else None.
 
-    INCONCLUSIVE too if the baseline ignores budgets: more of its answers then reason beyond theirs, as long as without it, than are
-    shortened. Noise shortens some all the same.
+    They have none if no budget shortens its reasoning. They are ignored if more of its answers reason beyond theirs, exactly as long as
+    without it, than are shortened: noise shortens some all the same.
     """
     thoughts = _thoughts(captured, captured.baseline)
     beyond = sum(thought.tokens == thought.free_tokens and thought.excess > 0 for thought in thoughts)
@@ -253,14 +253,14 @@ def _check_effect(captured: Captured) -> Verdict | None:
 def _fail_overrun(captured: Captured) -> Verdict | None:
     """Return FAIL for reasoning beyond its budget; None without.
 
-    Beyond is by more than the most of the baseline's (:func:`_learn_excess`). An answer counts only if every boot of the baseline keeps
+    Beyond is by more tokens than any of the baseline's (:func:`_learn_excess`). An answer counts only if every boot of the baseline keeps
     within that for the same request.
     """
-    most = _learn_excess(captured) or 0
+    limit = _learn_excess(captured) or 0
     boots = [_thoughts(captured, arm) for arm in captured.baseline_boots]
-    within = [{thought.answer.key for thought in thoughts if thought.excess <= most} for thoughts in boots]
+    within = [{thought.answer.key for thought in thoughts if thought.excess <= limit} for thoughts in boots]
     judged = [thought for thought in _thoughts(captured, captured.speculative) if all(thought.answer.key in keys for keys in within)]
-    over = [thought for thought in judged if thought.excess > most]
+    over = [thought for thought in judged if thought.excess > limit]
     if not over:
         return None
     worst = max(over, key=lambda thought: thought.excess)
@@ -268,23 +268,23 @@ def _fail_overrun(captured: Captured) -> Verdict | None:
     return say(
         captured,
         Outcome.FAIL,
-        f"{OVERRUN}: {len(over)} of {len(judged)} answers, by up to {number_of(worst.excess - most, 'token')} more than the baseline's",
+        f"{OVERRUN}: {len(over)} of {len(judged)} answers, by up to {number_of(worst.excess - limit, 'token')} more than the baseline's",
         short=(f"worst        {lines[over.index(worst)]}",),
-        evidence=(*lines[:_SHOWN], f"the baseline's count exceeds a budget by {most} at most"),
+        evidence=(*lines[:_SHOWN], f"the baseline's count exceeds a budget by {limit} at most"),
         cell=number_of(len(over), "overrun"),
         names=OVERRUN,
         example=Example(symptom=Symptom.ANSWER, request_id=worst.answer.request_id, pass_index=worst.answer.pass_index),
-        figures={"overruns": float(len(over)), "answers": float(len(judged)), "most_tokens_over": float(worst.excess - most)},
+        figures={"overruns": float(len(over)), "answers": float(len(judged)), "most_tokens_over": float(worst.excess - limit)},
         parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.IGNORED),
     )
 
 
 def _fail_ignored(captured: Captured) -> Verdict | None:
-    """Return FAIL for answers that no budget changes, whatever is counted; None without.
+    """Return FAIL for answers that no budget changes; None without.
 
-    They have the tokens of the same arm's answer without a budget. They also begin with the baseline's tokens without a budget, through the
-    first one that the budget replaces there: so far the budget would have had an effect. An answer counts only if it does so on every boot
-    of the baseline.
+    Such an answer has the tokens of the same arm's answer without a budget. It also begins like every baseline boot's answer without one,
+    through the first token that the budget replaces there: so far the budget would have had an effect. It counts only if the budget
+    replaces one on each boot. No count of reasoning is needed.
     """
     requests, free = captured.workload.by_id, _free_ids(captured, captured.speculative)
     boots = [_unlimited_prefixes(captured, arm) for arm in captured.baseline_boots]
@@ -313,10 +313,10 @@ def _fail_ignored(captured: Captured) -> Verdict | None:
 
 
 def _unlimited_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Return beginnings of an arm's answers without a budget.
+    """Return beginnings of an arm's answers without a budget, by key.
 
-    Each goes through the first token that a budget replaces, and stands under the key of the answer whose reasoning the budget shortens.
-    Answers that differ before their budget are left out: the budget did not do that.
+    The key is that of the answer to the same prompt whose reasoning a budget shortens. The beginning goes through the first token that the
+    budget replaces. Answers that differ before their budget are left out: the budget did not do that.
     """
     requests, free = captured.workload.by_id, _free_ids(captured, arm)
     prefixes = {}
@@ -332,8 +332,8 @@ def _unlimited_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, 
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return greedy's verdict on the tokens, forced ones counted as certain.
 
-    Only answers at temperature 0 are judged. A failure by wrong tokens is named by an early end where reasoning is shorter than budget and
-    baseline's. A pass becomes INCONCLUSIVE if no budget is known to shorten the arm's reasoning.
+    Only answers at temperature 0 are judged. A failure by wrong tokens is named an early end if some reasoning ends below its budget and
+    the baseline's goes on. A pass becomes INCONCLUSIVE if no budget is known to shorten the arm's reasoning.
     """
     greedy_part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge_scores(_mark_forced_tokens(greedy_part))

@@ -1,4 +1,9 @@
-"""A tolerance: the largest gap of a correct server's token to the baseline's best one, in nats, from the measured noise of the run."""
+"""A tolerance: the largest gap of a correct server's token to the baseline's best one, in nats, from the measured noise of the run.
+
+Noise is the standard deviation of one logit between two computations of it. An event is a token beyond the tolerance; a jump is one that
+comes from rounding, as where another expert of a mixture moves all logits. The calibration has plain draws of the baseline, each with its
+reported and its scored log-probability. A round is the same requests sent again. The control is the baseline booted again.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +135,7 @@ class Tolerance:
     def describe_excess(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> str:
         """Return a clause on tokens beyond the tolerance that are no alarm.
 
-        They are ``events`` of ``tokens``, and those of the rounds ``repeats``. Empty if ``events`` is 0.
+        They are ``events`` of ``tokens``, and those of the rounds ``repeats``. Empty without events.
         """
         return (
             f" ({events:,} beyond the noise, too few for an alarm: {self.peer_excess}{self._describe_rounds(events, tokens, repeats)})"
@@ -154,8 +159,8 @@ class Tolerance:
         """Return the natural log of the evidence for a fault.
 
         ``events`` of ``tokens`` lie beyond the tolerance; ``repeats`` are the counts of rounds with the same requests sent again. They are
-        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``). If the baseline's events
-        are differences between its boots, it is at most the evidence against the calibration alone, over all rounds together.
+        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``). Where the calibration limits
+        evidence (:attr:`_is_held_to_calibration`), it is at most that against the calibration alone, over all rounds together.
         """
         first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
         evidence = excess.log_evidence([first, *repeats])
@@ -188,7 +193,7 @@ class Tolerance:
     def is_open(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> bool:
         """Return True if another round of the requests should decide.
 
-        That is so for a count too high for noise, as long as rounds are left and earlier rounds, if any, showed such tokens again. Callers
+        The count must be too high for noise, and rounds must be left. After a first round without such tokens no other is needed. Callers
         call :meth:`is_wrong` first, so that the count is too low for an alarm.
         """
         if not events or len(repeats) >= ROUNDS or (repeats and not any(count.events for count in repeats)):
@@ -199,8 +204,8 @@ class Tolerance:
     def chance(self) -> float:
         """The rate at which a correct server's tokens exceed the tolerance.
 
-        It is the one-sided upper limit at 99 %, which is that of two-sided limits at 98 %. It is 0 if the servers do not jump: if no logit
-        moves by a nat or more at rare positions (stats/jumps.py).
+        It is the one-sided upper limit at 99 %, which is that of two-sided limits at 98 %. It is 0 if the servers are exact, so that they
+        do not jump.
         """
         return 0.0 if self.exact else proportions.limits(self.peer_events, self.peer_tokens, 0.98).high
 
@@ -212,18 +217,18 @@ class Tolerance:
     def ruled_out(self, tokens: int, alpha: float, checked: int = 0) -> float:
         """Return the least rate of wrong tokens caught with probability .99.
 
-        The rate is one of ``tokens``, each of which is wrong independently of the others: wrong tokens that are gathered in a few answers
-        come in fewer runs, and more of them at once. Caught means an alarm at ``alpha`` over these tokens, or over ``checked`` ones if
-        these are more. It is 1 if no rate would be caught.
+        Caught means an alarm at ``alpha`` over ``tokens``, or over ``checked`` ones if these are more. Each of ``tokens`` is taken to be
+        wrong independently of the others: wrong tokens that are gathered in a few answers come in fewer runs, and more of them at once. It
+        is 1 if no rate would be caught.
         """
         return _least_rate(self._alarm_at(max(tokens, checked), alpha), tokens)
 
     def ruled_out_answers(self, lengths: Sequence[int], tokens: int, alpha: float) -> float:
         """Return the least share of wrong answers caught with probability .99.
 
-        The answers are wrong independently of each other, and a wrong one at every token. ``lengths`` are the numbers of their tokens that
-        then count for the alarm, which is at ``alpha`` over ``tokens`` in all. The wrong answers are assumed to be the shortest. It is 1 if
-        no share would be caught.
+        Answers are taken to be wrong independently of each other, and a wrong one at every token. ``lengths`` has each answer's number of
+        tokens for the alarm, which is at ``alpha`` over ``tokens`` in all. The wrong answers are assumed to be the shortest, so that the
+        most are needed. It is 1 if no share would be caught.
         """
         least = self._alarm_at(tokens, alpha)
         # None alarms if even all tokens are too few for it.
@@ -236,14 +241,16 @@ class Tolerance:
         return f"wrong tokens spread evenly at a rate above {rate:.2%}{answers} would have been caught (99%)"
 
     def _alarm_at(self, tokens: int, alpha: float) -> int | None:
-        """Return the least number of wrong tokens for an alarm; None if all would be too few."""
+        """Return the least number of wrong tokens for an alarm; None if all would be too few.
+
+        Where the calibration limits evidence, an alarm needs as much against its counts alone.
+        """
         if self.exact:
             return 1
-        alone = [self._calibration_count(0, tokens)] if self._is_held_to_calibration else []
-        peers = [(self.peer_events, self.peer_tokens), *((count.peer_events, count.peer_tokens) for count in alone)]
-        # An alarm needs evidence against each of them.
-        least = [excess.alarm_at(tokens, *counts, alpha) for counts in peers]
-        return None if None in least else max(count for count in least if count is not None)
+        calibration_counts = [self._calibration_count(0, tokens)] if self._is_held_to_calibration else []
+        peers = [(self.peer_events, self.peer_tokens), *((count.peer_events, count.peer_tokens) for count in calibration_counts)]
+        alarms = [excess.alarm_at(tokens, *counts, alpha) for counts in peers]
+        return None if None in alarms else max(count for count in alarms if count is not None)
 
 
 def _least_rate(hits: int | None, trials: int) -> float:
@@ -263,8 +270,8 @@ def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:
 def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
     """Return the tolerance max(0.25, 8 s) nats, for logit noise s.
 
-    s is the noise of decoding, by the baseline's calibration, or that of the variant's verify kernel if this is larger, up to the limit of
-    :func:`_allow_noise`. A kernel that is surely noisier than that is faulty, and s stays that of decoding.
+    s is the noise of decoding, by the baseline's calibration. It is that of the variant's verify kernel if this is larger, up to the limit
+    of :func:`_allow_noise`; a kernel that is surely noisier than that is faulty, and s stays that of decoding.
 
     An arm's tokens beyond the tolerance are compared with those of ``peer_gaps``, the baseline's own gaps in nats, and with the
     calibration's differences beyond it. Such differences are at least as frequent as gaps, since a gap needs a difference and a near-tie as
@@ -327,8 +334,8 @@ def describe_jumps(tolerance: Tolerance) -> str:
 def _is_exact(captured: Captured, measured: Calibration, decode: KernelNoise) -> bool:
     """Return True if reported log-probabilities differ from scores by rounding alone.
 
-    Both are the baseline's. If the run has a calibration, its ``decode`` noise decides. If not, ``measured`` decides, the differences in
-    the judged workload's own answers. Without any measurement, the baseline has to compute in single precision.
+    Both are the baseline's. If the run has a calibration, its ``decode`` noise decides. If not, ``measured`` decides: the noise in the
+    judged workload's own answers. Without any measurement, the baseline has to compute in single precision.
     """
     if captured.calibration:
         return decode.exact
@@ -353,10 +360,10 @@ class _AllowedNoise:
 def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
     """Return the noise allowed to the judged arm, with its reason.
 
-    It is the baseline's noise of decoding, or the verify kernel's if that is larger. The verify kernel's counts up to a limit, and not at
-    all if it is surely above it. The limit is VERIFY_FACTOR times the noise of decoding or, if larger, what is tolerated in a verify kernel
-    or between boots at the baseline's precision. Without reported log-probabilities the noise is assumed by the precision: 0 in single,
-    :data:`_UNKNOWN` in half precision.
+    It is the baseline's noise of decoding, or the verify kernel's if that is larger, up to a limit. A verify kernel that is surely above
+    the limit is faulty: the noise stays that of decoding. The limit is VERIFY_FACTOR times the noise of decoding or, if larger, what is
+    tolerated in a verify kernel or between boots at the baseline's precision. Without reported log-probabilities the noise is assumed by
+    the precision: 0 in single, :data:`_UNKNOWN` in half precision.
     """
     single = _single_precision(captured)
     floor, kind = (SINGLE_PRECISION, "float32") if single else (HALF_PRECISION, "half precision")
@@ -367,9 +374,9 @@ def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
         return _AllowedNoise(noise=noise, reason=reason, floor=floor, floor_reason=floor_reason)
     decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
     verify_floor = _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF
-    most = max(VERIFY_FACTOR * decode, verify_floor, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
-    is_tolerable = not is_noisier(answer_scales(captured.verify_calibration.answers), _SURELY_NOISIER * most)
-    noise = max(decode, min(verify, most)) if is_tolerable else decode
+    limit = max(VERIFY_FACTOR * decode, verify_floor, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
+    is_tolerable = not is_noisier(answer_scales(captured.verify_calibration.answers), _SURELY_NOISIER * limit)
+    noise = max(decode, min(verify, limit)) if is_tolerable else decode
     factor = verify / decode if decode > ROUNDING and verify > decode else 1.0
     reason = (
         f"logit noise {decode:.4f}, measured over {calibration.tokens:,} tokens"
@@ -388,8 +395,8 @@ def _single_precision(captured: Captured) -> bool:
 def jump_rate(captured: Captured) -> float:
     """Return the rate of jumps in the baseline's distribution.
 
-    A jump is a position at which it may be any other distribution. The rate is 0 if the run shows that its servers are exact, else that
-    of the calibration's differences beyond the tolerance by decoding's noise, at least :data:`JUMP_RATE`.
+    A jump is a position at which it may be any other distribution. The rate is 0 if the run shows that its servers are exact. Else it is
+    that of the calibration's differences beyond the tolerance by decoding's noise, and at least :data:`JUMP_RATE`.
     """
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
     if _is_exact(captured, calibration, decode):

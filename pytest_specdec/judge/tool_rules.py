@@ -1,6 +1,6 @@
 """Rules of tool calls: for one answer by itself, and for two answers of the same tokens, which must agree.
 
-Neither kind needs scores, and neither compares texts of different tokens.
+Neither kind needs scores, and neither compares texts of different tokens. A fault of two answers is one of the first.
 """
 
 from __future__ import annotations
@@ -113,18 +113,18 @@ def _object(value: JSON) -> Mapping[str, JSON]:
 def find_faults(tools: RequestedTools, choice: Choice) -> list[tuple[ToolFault, str]]:
     """Return the faults of one answer by itself, each with a description.
 
-    Those of ids and indexes come first, then those of single calls, markup in the text, and a missing call. Empty for a request without
-    tools or with tool_choice ``none``. Parts missing because the token limit cut the answer are no fault.
+    Faults of ids and indexes come first, then those of single calls, markup of calls in the text, and a missing call. Empty for a request
+    without tools or with tool_choice ``none``. Parts missing because the token limit cut the answer are no fault.
     """
     if tools.choice == "none":
         return []
-    wrong = [*_check_framing(choice), *(call_breach for call in choice.tool_calls if (call_breach := _check_call(tools, call, choice)))]
+    faults = [*_check_framing(choice), *(call_breach for call in choice.tool_calls if (call_breach := _check_call(tools, call, choice)))]
     markup = next((tag for tag in _MARKUP if tag in choice.text), None)
     if markup is not None:
-        wrong.append((ToolFault.AS_TEXT, f"content has {quote(choice.text, 60)}"))
+        faults.append((ToolFault.AS_TEXT, f"content has {quote(choice.text, 60)}"))
     if tools.required and not choice.tool_calls and markup is None and choice.finish_reason != _CUT:
-        wrong.append((ToolFault.NO_CALL, f"tool_choice is {tools.choice}; content is {quote(choice.text, 60)}"))
-    return wrong
+        faults.append((ToolFault.NO_CALL, f"tool_choice is {tools.choice}; content is {quote(choice.text, 60)}"))
+    return faults
 
 
 def _check_framing(choice: Choice) -> list[tuple[ToolFault, str]]:
@@ -145,8 +145,9 @@ def _check_framing(choice: Choice) -> list[tuple[ToolFault, str]]:
 def _check_call(tools: RequestedTools, call: ToolCall, choice: Choice) -> tuple[ToolFault, str] | None:
     """Return the first fault of one call, with a description, or None.
 
-    Several calls in one come first, then the name, then the arguments. Schema rules that engines seldom enforce count only if no other is
-    broken. ``choice`` is the answer with the call. The arguments of its last call are not checked if the token limit cut it.
+    Several calls in one come first, then the name, then the arguments. Broken rules of the schema that engines seldom enforce are LOOSE,
+    and count only if no other is broken. ``choice`` is the answer with the call. The arguments of its last call are not checked if the
+    token limit cut it.
     """
     if _holds_several(call.arguments):
         return ToolFault.INDEX, f"one call has the arguments of several: {quote(call.arguments, 80)}"
@@ -160,9 +161,9 @@ def _check_call(tools: RequestedTools, call: ToolCall, choice: Choice) -> tuple[
     except (ValueError, RecursionError) as invalid:
         return ToolFault.INVALID, f"{call.name} has {quote(call.arguments, 80)}: {invalid}"
     errors = list(Draft202012Validator(dict(tools.parameters[call.name])).iter_errors(arguments))
-    certain = [error for error in errors if not is_rarely_enforced(error.relative_schema_path)]
-    error = next(iter(certain or errors), None)
-    return None if error is None else (ToolFault.SCHEMA if certain else ToolFault.LOOSE, f"{call.name}: {error.message[:100]}")
+    enforced = [error for error in errors if not is_rarely_enforced(error.relative_schema_path)]
+    error = next(iter(enforced or errors), None)
+    return None if error is None else (ToolFault.SCHEMA if enforced else ToolFault.LOOSE, f"{call.name}: {error.message[:100]}")
 
 
 def _is_repetition(text: str, name: str) -> bool:
@@ -196,9 +197,9 @@ def compare_answers(choice: Choice, other: Choice) -> tuple[ToolFault, str] | No
 def _compare_reasoning(choice: Choice, other: Choice) -> tuple[ToolFault, str] | None:
     """Return the fault of unequal reasoning, with a description, or None.
 
-    It is a fault of ``choice``. If only the border between reasoning and text is elsewhere, reasoning leaked into the text, or text was
-    taken for reasoning. Reasoning leaked too if it ends early and the text is longer. Otherwise the fault is that of unequal texts, None
-    if they differ by an incomplete last character.
+    If reasoning and text together are equal, only the border between them is elsewhere: reasoning leaked into the text, or text was taken
+    for reasoning. Reasoning leaked too if it ends early and the text is longer. Otherwise the fault is that of unequal texts, None if they
+    differ by an incomplete last character.
     """
     if choice.written == other.written:
         fault = ToolFault.LEAK if len(choice.reasoning) < len(other.reasoning) else ToolFault.SWALLOWED
@@ -211,7 +212,8 @@ def _compare_reasoning(choice: Choice, other: Choice) -> tuple[ToolFault, str] |
 def _compare_calls(choice: Choice, other: Choice) -> tuple[ToolFault, str]:
     """Return the fault of unequal calls, with a description.
 
-    It is a fault of ``choice``. If both answers have equally many calls, the first pair that differs is described.
+    Calls put together in one come first, then missing calls, which may stand in the text, then calls too many. If both answers have equally
+    many, the first pair that differs is described.
     """
     what = f"{_describe_names(choice.tool_calls)}, elsewhere {_describe_names(other.tool_calls)}"
     if any(_holds_several(call.arguments) for call in choice.tool_calls):

@@ -1,6 +1,7 @@
 """Tools: calls, reasoning and text come out of the same tokens alike, streamed or whole, and are what the request asked for.
 
-Tokens are not compared: if two arms emitted different ones, each answer is judged by the rules alone.
+Tokens are not compared: if two arms emitted different ones, each answer is judged by the rules alone. A peer is a boot of the baseline, the
+server without speculation; its second boot is the control. A breach is one fault of one answer.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _judge_tools(captured: Captured) -> Verdict:
 
 
 def _baseline_faults(peers: Sequence[_Arm], peer_findings: Sequence[_Findings]) -> frozenset[ToolFault]:
-    """Return the faults of the baseline's boots, which are left out."""
+    """Return the faults of the baseline's boots, which do not count on the variant."""
     faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches) | _find_stream_faults(peers)
     return faults - {ToolFault.NOT_CALLED}  # It is counted in every arm, beside the other boots.
 
@@ -124,7 +125,7 @@ def _baseline_faults(peers: Sequence[_Arm], peer_findings: Sequence[_Findings]) 
 def _find_stream_faults(peers: Sequence[_Arm]) -> frozenset[ToolFault]:
     """Return the faults of the baseline's streams beside whole answers.
 
-    Both are of one boot and of the same tokens. Answers of two boots are compared with equal requests first, which hides such faults.
+    Both are of one boot and the same tokens. They are looked for here since :func:`_same_tokens` prefers another boot's equal stream.
     """
     pairs = ((stream, whole) for peer in peers for stream, whole in peer.pairs() if _ids(stream) and _ids(stream) == _ids(whole))
     return frozenset(difference[0] for stream, whole in pairs if (difference := _difference(stream, whole)))
@@ -148,8 +149,8 @@ def _ids(answer: Answer) -> tuple[int, ...]:
 def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
     """Return the faults in the answers of ``arm``.
 
-    ``peers`` are the baseline's boots, of which ``arm`` may be one. Each answer is compared with others of the same tokens, in them or in
-    the arm itself (:func:`_same_tokens`). If it does not differ, it is checked by itself, and only its first fault counts.
+    ``peers`` are the baseline's boots, of which ``arm`` may be one. An answer is compared with others of the same tokens
+    (:func:`_same_tokens`), and checked by itself only if it does not differ. Only its first fault counts.
     """
     differing, alone, compared = [], [], 0
     reasons, uncalled = _finish_reasons(peers), {answer.key for answer in _find_uncalled(arm, peers)}
@@ -187,8 +188,8 @@ def _find_uncalled(arm: _Arm, peers: Sequence[_Arm]) -> Iterator[Answer]:
 def _same_tokens(answer: Answer, arm: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
     """Return other answers of the same tokens to the same question.
 
-    They are a baseline boot's answer to the same request, else the boots' answers to requests that ask the same, else, for a streamed
-    answer, the arm's own answers to such requests. Empty if the answer's token ids are not all known.
+    The first kind with an answer is taken: a baseline boot's answer to the same request, the boots' answers to requests that ask the same,
+    for a streamed answer the arm's own answers to such requests. Empty if the answer's token ids are not all known.
     """
     ids, request = _ids(answer), arm.requests[answer.request_id]
     if not ids:
@@ -301,8 +302,7 @@ def _describe_peers(captured: Captured, fault: ToolFault, peers: Sequence[_Findi
 def _check_frequency(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
     """Return FAIL if faults of BY_MODEL are too frequent, else None.
 
-    A model may commit these faults by itself. Fisher's exact test must reject against each boot of the baseline, of which ``peers`` are the
-    faults.
+    A model may commit them by itself: Fisher's exact test must reject against each boot of the baseline, whose faults are ``peers``.
     """
     by_model = [breach for breach in findings.alone if breach.fault in BY_MODEL]
     return _fail_tools(captured, by_model, peers) if _is_frequent(captured, len(by_model), findings.answers, peers) else None
@@ -318,8 +318,8 @@ def _is_frequent(captured: Captured, count: int, answers: int, peers: Sequence[_
 def _describe_detectable(captured: Captured, answers: int, peers: Sequence[_Findings]) -> str:
     """Return the rate of wrong answers caught with 99 % probability, in words.
 
-    One fault is enough if no model commits it, and of those of BY_MODEL as many as :func:`_is_frequent` needs: at a higher rate there would
-    have been so many, with that probability.
+    One fault is enough if no model commits it. Of those of BY_MODEL as many are needed as :func:`_is_frequent` demands: at a higher rate
+    there would have been so many, with that probability.
     """
     least = next((count for count in range(1, answers + 1) if _is_frequent(captured, count, answers, peers)), None)
     certain = f"a rate above {proportions.ruled_out(answers):.1%} of faults that no model commits would have been caught (99%)"
@@ -331,19 +331,19 @@ def _describe_detectable(captured: Captured, answers: int, peers: Sequence[_Find
 def _check_streams(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return FAIL if streams differ from whole answers too often, else None.
 
-    A whole answer is one to the same question without streaming. Fisher's exact test must reject against each boot of the baseline. Only
-    pairs without complete token ids are counted: their tokens may differ, so that a single difference proves nothing.
+    A whole answer is one to the same question without streaming. Only unsure pairs count, without complete token ids: their tokens may
+    differ, so that a single difference proves nothing. Fisher's exact test must reject against each boot of the baseline.
     """
     differing = _differing_streams(arm)
     if not differing:
         return None
-    total = _count_unsure_pairs(arm)
-    of_peers = [_Findings(differing=tuple(_differing_streams(peer)), answers=len(peer.answers)) for peer in peers]
+    unsure_pairs = _count_unsure_pairs(arm)
+    peer_findings = [_Findings(differing=tuple(_differing_streams(peer)), answers=len(peer.answers)) for peer in peers]
     p_value = max(
-        proportions.greater_than_other(len(differing), total, len(streams.differing), _count_unsure_pairs(peer))
-        for streams, peer in zip(of_peers, peers, strict=True)
+        proportions.greater_than_other(len(differing), unsure_pairs, len(streams.differing), _count_unsure_pairs(peer))
+        for streams, peer in zip(peer_findings, peers, strict=True)
     )
-    return _fail_tools(captured, differing, of_peers) if p_value < captured.alpha else None
+    return _fail_tools(captured, differing, peer_findings) if p_value < captured.alpha else None
 
 
 def _count_unsure_pairs(arm: _Arm) -> int:

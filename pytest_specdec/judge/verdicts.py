@@ -1,4 +1,7 @@
-"""Verdicts, put together in one way for every judge."""
+"""Verdicts, put together in one way for every judge.
+
+A judge compares the answers of one arm, a server of the run, with those of the baseline, which does not speculate. ``captured`` has both.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ def quote(text: str, most: int = 40) -> str:
 
     Quotes, backslashes and unprintable characters are escaped, as in ``\x01``.
     """
-    shown = text if len(text) <= most else text[: most - 1] + "…"
-    return '"' + "".join(map(_visible, shown)) + '"'
+    excerpt = text if len(text) <= most else text[: most - 1] + "…"
+    return '"' + "".join(map(_visible, excerpt)) + '"'
 
 
 def _visible(character: str) -> str:
@@ -60,8 +63,9 @@ def say(
 ) -> Verdict:
     """Return the verdict on ``captured``, with its caveats.
 
-    The arguments are fields of :class:`Verdict`. The caveats' limits are added only to a claim of what is ruled out. The verdict is also
-    given to ``captured.on_verdict``, by which pytest notices a verdict that no test checks.
+    The arguments are fields of :class:`Verdict`. Caveats come from how answers were captured, such as bursts that are seen and not counted.
+    They are added to the evidence; their limits only to a claim of what is ruled out. The verdict is also given to ``captured.on_verdict``,
+    by which pytest notices a verdict that no test checks.
     """
     caveats = read_caveats(captured)
     verdict = Verdict(
@@ -91,7 +95,10 @@ def say(
 
 
 def restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
-    """Return another judge's verdict with other fields, and report it."""
+    """Return another judge's verdict with other fields, and report it.
+
+    It is given to ``captured.on_verdict``, as by :func:`say`.
+    """
     restated = replace(verdict, **fields)  # type: ignore[arg-type]
     if captured.on_verdict is not None:
         captured.on_verdict(restated)
@@ -101,7 +108,7 @@ def restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
 def guess(captured: Captured) -> tuple[str, ...]:
     """Return a line saying that a fault's name is a guess.
 
-    The name follows from the kind of drafter. Empty if that is known, and for the control, which does not draft.
+    A fault is named by the kind of drafter. Empty if that is known, and for the control, which does not draft.
     """
     if captured.is_control or captured.pair.variant.draft.kind is not DraftKind.UNKNOWN:
         return ()

@@ -1,7 +1,8 @@
 """Verify noise: the ratio of the verify kernel's noise to decode's, compared with the gate of a config that sets one.
 
-Both kernels' log-probabilities are compared with the same scores, so the measured noise of each includes the scorer's: with a scorer as
-noisy as decode, a kernel three times as noisy measures as 2.24 times. A gate is on the measured ratio.
+The verify kernel computes several draft tokens at once, the decode kernel one token. Both kernels' log-probabilities are compared with the
+same scores, so the measured noise of each includes the scorer's: with a scorer as noisy as decode, a kernel three times as noisy measures
+as 2.24 times. A gate is on the measured ratio.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 At temperature 0 a draft token is rejected only if the target's best token is another one. If the drafter alone proposes the very token that
 was emitted in the draft's place, the server must have drafted something else: from a stale cache, at wrong positions, with damaged weights.
+Such a rejection is called avoidable. A verify window is the tokens that one verify step emitted.
 """
 
 from __future__ import annotations
@@ -85,17 +86,17 @@ def rejected_drafts(captured: Captured) -> RejectedDrafts | None:
     """Return the counts of rejected draft tokens and of avoidable ones.
 
     A rejection was avoidable if the drafter, run alone, proposes the token that was emitted in the draft token's place. Only greedy
-    requests without grammar, penalties and biases count: these change the target's distribution, which the drafter does not see, so that
-    rejections under them say nothing of the drafter. Returns None if nothing comparable was rejected, or if draft lengths or the drafter's
-    own tokens are unknown.
+    requests without a grammar, penalties or biases count. These change the target's distribution unseen by the drafter, so that it is not
+    to blame for rejections. Returns None if nothing comparable was rejected, or if draft lengths or the drafter's own tokens are unknown.
     """
     source = drafting(captured)
     if source.unknown or not _knows_draft_lengths(captured):
         return None
     plain = {r.id for r in captured.workload.requests if r.greedy and not r.grammar and penalties(r.body).neutral}
     answers = [answer for answer in captured.speculative.answers if answer.ok and len(answer.choices) == 1 and answer.request_id in plain]
-    least = max(_SURE, _SURE_PER_NOISE * (logit_noise(captured).noise or 0.0))
-    rejections = [rejection for answer in answers for rejection in _rejections(captured, source, answer, least)]
+    # A drafter's near-ties flip from batch to batch: its best token counts as sure only if its lead exceeds that noise.
+    min_lead = max(_SURE, _SURE_PER_NOISE * (logit_noise(captured).noise or 0.0))
+    rejections = [rejection for answer in answers for rejection in _rejections(captured, source, answer, min_lead)]
     avoidable = [place for place, is_avoidable in rejections if is_avoidable]
     if not rejections:
         return None
@@ -105,8 +106,8 @@ def rejected_drafts(captured: Captured) -> RejectedDrafts | None:
 def _knows_draft_lengths(captured: Captured) -> bool:
     """Return True if each step's number of draft tokens is known.
 
-    That of prompt lookup follows from the tokens. For other drafters some answers must report it, or the counters must show that all drafts
-    had full length.
+    With prompt lookup it follows from the tokens. With other drafters some answers must report it, or the counters must show that every
+    draft had the full length, ``draft.tokens``.
     """
     counters, draft = captured.speculative.counters, captured.pair.variant.draft
     if draft.kind is DraftKind.NGRAM or any(answer.ok and answer.choice.drafted for answer in captured.speculative.answers):
@@ -114,49 +115,49 @@ def _knows_draft_lengths(captured: Captured) -> bool:
     return counters is not None and counters.drafts > 0 and counters.draft_tokens >= draft.tokens * counters.drafts
 
 
-def _rejections(captured: Captured, source: DraftSource, answer: Answer, least: float) -> Iterator[tuple[str, bool]]:
+def _rejections(captured: Captured, source: DraftSource, answer: Answer, min_lead: float) -> Iterator[tuple[str, bool]]:
     """Yield each rejected draft token's place, with True if it was avoidable.
 
-    It was avoidable if the drafter's own best token leads by ``least`` nats and is the token that was emitted instead; a proposal of prompt
-    lookup needs no lead. Tokens at which nothing is known of the drafter are left out, and so is the last verify window (the tokens of one
-    verify step), since a limit on the answer may have cut it. If the drafter is unsure of its best token, the rejection was not avoidable.
-    Nothing is yielded for an answer without known windows.
+    The place is request and token, in words. A rejection was avoidable if the drafter's own best token leads the next one by ``min_lead``
+    nats and is the token that was emitted instead; a proposal of prompt lookup needs no lead. Tokens are left out if nothing is known of
+    the drafter there. So is the last verify window, since a limit on the answer may have cut it. Nothing is yielded for an answer without
+    known windows.
     """
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more
         return
-    # Draft lengths that the server reports, by the number of tokens emitted before each verify step.
-    counts = {} if choice.drafted is None else dict(zip(np.cumsum(choice.windows[:-1]).tolist(), choice.drafted, strict=False))
+    # Draft tokens that the server reports of each verify step, by the number of tokens emitted before it.
+    reported_lengths = {} if choice.drafted is None else dict(zip(np.cumsum(choice.windows[:-1]).tolist(), choice.drafted, strict=False))
     slots = slots_from_windows(
-        choice.windows[:-1], len(choice.token_ids), lambda start: counts.get(start, source.draft_length(answer, start))
+        choice.windows[:-1], len(choice.token_ids), lambda start: reported_lengths.get(start, source.draft_length(answer, start))
     )
-    proposals = source.propose_tokens(answer, slots.slot) if isinstance(source, PromptLookup) else _best_tokens(captured, answer, least)
+    proposals = source.propose_tokens(answer, slots.slot) if isinstance(source, PromptLookup) else _best_tokens(captured, answer, min_lead)
     # A window that ends at a draft slot ends because the draft token there was rejected.
     for at in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
         if proposals[at] != UNKNOWN:
             yield f"request {answer.request_id}, token {at + 1}", proposals[at] == choice.token_ids[at]
 
 
-def _best_tokens(captured: Captured, answer: Answer, least: float) -> list[int]:
+def _best_tokens(captured: Captured, answer: Answer, min_lead: float) -> list[int]:
     """Return the draft model's best token at each emitted token.
 
-    The draft model was served alone. An entry is UNSURE if the best token does not lead by ``least`` nats. All entries are UNKNOWN if the
-    draft model did not score these very tokens.
+    The draft model, served alone, has scored the tokens of the answer: it has listed its most probable tokens at each. An entry is UNSURE
+    if the best one does not lead by ``min_lead`` nats. All entries are UNKNOWN if the draft model did not score these very tokens.
     """
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions, ids = scores.get(answer.key, ()), answer.choice.token_ids
     if tuple(position.token_id for position in positions) != ids:
         return [UNKNOWN] * len(ids)
-    return [_best_token(position, least) for position in positions]
+    return [_best_token(position, min_lead) for position in positions]
 
 
-def _best_token(position: Position, least: float) -> int:
+def _best_token(position: Position, min_lead: float) -> int:
     """Return the most probable token at one position.
 
-    It is UNSURE if it leads the next one by ``least`` nats or less, and UNKNOWN if no token is listed. A single listed token counts as
+    It is UNSURE if it leads the next one by ``min_lead`` nats or less, and UNKNOWN if no token is listed. A single listed token counts as
     leading.
     """
     if not position.top_ids:
         return UNKNOWN
-    leads = len(position.top_ids) == 1 or position.top_logprobs[0] - position.top_logprobs[1] > least
+    leads = len(position.top_ids) == 1 or position.top_logprobs[0] - position.top_logprobs[1] > min_lead
     return position.top_ids[0] if leads else UNSURE

@@ -40,11 +40,11 @@ class GoldenComparison:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The evidence, line by line."""
-        mean = "" if self.floor.length is None else f"{self.floor.length:.3g} there, "
-        here = f"{mean}{describe_length(self.length)} with a draft here, the bonus token counted in both"
-        fate = f"shown, not gated: {self.not_gated}" if self.not_gated else f"floor: {self.floor.origin}"
-        return (f"golden: {here}; {fate} ({self.floor.source})", self.floor.caveat)
+        """The evidence: the length there and here with its floor, then the floor's caveat."""
+        golden_mean = "" if self.floor.length is None else f"{self.floor.length:.3g} there, "
+        both_lengths = f"{golden_mean}{describe_length(self.length)} with a draft here, the bonus token counted in both"
+        use = f"shown, not gated: {self.not_gated}" if self.not_gated else f"floor: {self.floor.origin}"
+        return (f"golden: {both_lengths}; {use} ({self.floor.source})", self.floor.caveat)
 
     @property
     def figures(self) -> Mapping[str, float]:
@@ -60,9 +60,9 @@ class GoldenComparison:
 def compare_with_golden(captured: Captured) -> GoldenComparison | None:
     """Return the variant's accepted length beside its golden floor.
 
-    A golden floor is a lowest accepted length, in tokens per step with a draft, from another project's file. It decides only if all
-    requests are at temperature 0, since what is accepted then depends on the prompts and not on chance or machine, and if drafting does not
-    depend on the load. Returns None if no gate of the variant has such a floor.
+    A golden floor is a lowest accepted length taken from another project's file, in tokens per step with a draft. It decides only if all
+    requests are at temperature 0: acceptance then depends on the prompts, not on chance or the machine. Drafting must not depend on the
+    load either. Otherwise the length is only shown. Returns None if no gate of the variant has such a floor.
     """
     gate = next((gate for gate in captured.gates if gate.golden is not None), None)
     if gate is None or gate.golden is None:

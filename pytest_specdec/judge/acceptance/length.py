@@ -78,12 +78,13 @@ def drafted_length(transcript: Transcript, workload: Workload, draft: Draft) -> 
     :func:`acceptance_length`. Returns None if it is unknown of some verify steps whether they had a draft, or if none had one.
     """
 
-    def count(answer: Answer) -> StepSum | None:
+    def sum_drafted(answer: Answer) -> StepSum | None:
         return drafted_total(answer, every_step=draft.kind.every_step)
 
-    if any(total(answer) is not None and count(answer) is None for answer in transcript.answers):
+    # The steps of such an answer are known, but not which of them had a draft.
+    if any(total(answer) is not None and sum_drafted(answer) is None for answer in transcript.answers):
         return None
-    sums = {request_id: of_request for request_id, of_request in totals(transcript, count).items() if of_request.steps}
+    sums = {request_id: of_request for request_id, of_request in totals(transcript, sum_drafted).items() if of_request.steps}
     return _over_prompts(sums, workload) if sums else None
 
 
@@ -103,7 +104,8 @@ def totals(transcript: Transcript, count: Callable[[Answer], StepSum | None] = t
 def _over_prompts(by_request: Mapping[str, StepSum], workload: Workload) -> AcceptanceLength:
     """Return the length and its error from the sums of each request.
 
-    Requests with the same prompt are one unit. The error is None for a single prompt.
+    The formulas are those of :func:`acceptance_length`. Requests with the same prompt are one unit, and one that the workload lacks is a
+    unit of its own. The error is None for a single prompt.
     """
     prompts = {request.id: request.prompt_key for request in workload.requests}
     sums: dict[str, StepSum] = {}

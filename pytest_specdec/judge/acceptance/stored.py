@@ -1,4 +1,8 @@
-"""Stored acceptance: the accepted lengths of this run compared with those in a baseline file, request by request."""
+"""Stored acceptance: the accepted lengths of this run compared with those in a baseline file, request by request.
+
+An accepted length is the tokens per verify step. A gate may carry the lengths of earlier runs of the same variant from a baseline file:
+these are the stored run.
+"""
 
 from __future__ import annotations
 
@@ -63,21 +67,22 @@ class StoredComparison:
 
     @property
     def sentence(self) -> str:
-        """The finding with its figures."""
+        """The finding with its figures, or with the reason against a comparison."""
         if self.finding is Finding.OTHER_SETTING:
+            # The finding's words end in "it had another": the parts that differ follow.
             return f"{self.finding} {'; '.join(c for c in self.gate.changes if c.startswith(NOT_COMPARABLE))} ({self.gate.source})"
         if self.finding is Finding.FEW:
             return f"{self.finding}: {self.shared} are in both, {LEAST_SHARED} needed"
         if self.change is None:
             return f"{self.finding} ({self.gate.source})"
-        seen = f"{self.change.stored:.2f} -> {self.change.now:.2f} tokens per step"
-        return f"{self.finding}: {seen}, {self.change.relative:+.1%} over {self.shared} prompts at {self.load}"
+        lengths_text = f"{self.change.stored:.2f} -> {self.change.now:.2f} tokens per step"
+        return f"{self.finding}: {lengths_text}, {self.change.relative:+.1%} over {self.shared} prompts at {self.load}"
 
     @property
     def rules_out(self) -> str:
         """The loss that would have been caught; empty unless the lengths are the same.
 
-        It says so where even a loss of all acceptance may be missed: with few prompts, short answers, or little acceptance to lose.
+        With few prompts, short answers, or little acceptance to lose, even a loss of all acceptance may be missed: the text then says so.
         """
         if self.finding is not Finding.SAME or self.change is None:
             return ""
@@ -92,8 +97,8 @@ class StoredComparison:
             return "measure again: --specdec-update-baselines"
         if self.change is None:
             return f"{LEAST_SHARED} prompts with known verify steps in both runs (--specdec-depth standard)"
-        seen = f"a loss of {self._detectable} is found" if self._detectable else "even a loss of all acceptance may be missed"
-        return f"more runs in the baseline file or a greater depth: here {seen}"
+        sensitivity = f"a loss of {self._detectable} is found" if self._detectable else "even a loss of all acceptance may be missed"
+        return f"more runs in the baseline file or a greater depth: here {sensitivity}"
 
     @property
     def short(self) -> tuple[str, ...]:
@@ -102,7 +107,10 @@ class StoredComparison:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The evidence, line by line."""
+        """The evidence: the change, both lengths, the detectable loss, and other changes.
+
+        Without a comparison of lengths it is the finding alone, and what changed since the stored run.
+        """
         since = (f"since the stored run: {'; '.join(self.gate.changes)}",) if self.gate.changes else ()
         if self.change is None:
             return (self.sentence, *since)
@@ -149,8 +157,8 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
 
     Lengths are tokens per verify step. Only requests that both runs sent with equal id, route and body are compared, since runs of other
     depths have fewer or more of them. Requests with the same prompt are one unit, since they depend on each other. Nothing is compared if
-    the setting differs, if the traffic differs or no request is the same, or if fewer than LEAST_SHARED prompts are in both runs. The
-    finding is the first of these. The change is reported but not judged if drafting depends on the load. Returns None if no lengths are
+    model, draft or dtype differ, if the traffic differs or no request is the same, or if fewer than LEAST_SHARED prompts are in both runs;
+    the first of these is the finding. The change is reported but not judged if drafting depends on the load. Returns None if no lengths are
     stored for this variant and workload.
     """
     gate = next((gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths), None)
@@ -161,6 +169,7 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
     units, load = _group_by_prompt(captured, shared), _describe_load(captured)
     if not gate.comparable:
         return StoredComparison(finding=Finding.OTHER_SETTING, gate=gate, load=load, alpha=alpha)
+    # If this run shows no verify steps at all, ``now`` is empty: the finding is then FEW.
     if gate.digest != captured.workload.traffic_digest or (now and not units):
         return StoredComparison(finding=Finding.OTHER_REQUESTS, gate=gate, load=load, alpha=alpha)
     if len(units) < LEAST_SHARED:
@@ -198,13 +207,14 @@ def depends_on_load(captured: Captured) -> bool:
 
 
 def _describe_load(captured: Captured) -> str:
+    """Return temperatures, 1 where unstated, and requests in flight, in words."""
     stated = [request.body.get("temperature") for request in captured.workload.requests]
     temperatures = sorted({f"{value:g}" if isinstance(value, int | float) else "1" for value in stated})
     return f"temperature {' and '.join(temperatures)}, {captured.workload.concurrency} at once"
 
 
 def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLength]:
-    """Return the mean accepted length of each request of ``workload``.
+    """Return the mean accepted length of each request of ``workload``, by id.
 
     Requests are left out if the server reported no verify steps for them.
     """

@@ -1,4 +1,9 @@
-"""Acceptance: tokens per verify step over many prompts, with limits, compared with the gates on it."""
+"""Acceptance: tokens per verify step over many prompts, with limits, compared with the gates on it.
+
+This accepted length counts all steps. A gate states the least length that passes. A golden floor is a gate from another project's file,
+which counts only steps with a draft. A stored run is an earlier one in a baseline file. A ruling calls a gate MISSED, PROVEN or OPEN by the
+length's confidence limits.
+"""
 
 from __future__ import annotations
 
@@ -58,17 +63,16 @@ class _Comparisons:
 def judge_acceptance(captured: Captured) -> Verdict:
     """Return the verdict on the accepted length of one workload.
 
-    The accepted length is the tokens per verify step. The control passes, since it drafts nothing. NOT_SPECULATING if nothing is drafted,
-    or hardly any draft token is accepted. Then FAIL if the drafter served alone would have avoided too many rejections, a gate or golden
-    floor is missed, or the length changed against the stored run; NOT_DECIDED if a gate or that change stays open, else PASS. All of these
-    tests share ``captured.alpha``.
+    The control passes, since it drafts nothing. NOT_SPECULATING if nothing is drafted, or hardly any draft token is accepted. Then FAIL if
+    the drafter served alone would have avoided too many rejections, a gate or golden floor is missed, or the length changed against the
+    stored run; NOT_DECIDED if a gate or that change stays open, else PASS. All of these tests share ``captured.alpha``.
     """
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
     golden, drafts = compare_with_golden(captured), rejected_drafts(captured)
     alpha = captured.alpha / max(1, _count_tests(captured, golden) + (drafts is not None))
     return (
-        speculating(captured, rejecting=False)
+        speculating(captured, rejecting=False)  # drafts that are all accepted are no lack
         or _check_accepted(captured)
         or check_drafter_quality(captured, drafts, alpha)
         or _judge_length(captured, golden, drafts, alpha)
@@ -76,9 +80,9 @@ def judge_acceptance(captured: Captured) -> Verdict:
 
 
 def _count_tests(captured: Captured, golden: GoldenComparison | None) -> int:
-    """Return the number of tests of the accepted length.
+    """Return the number of tests sharing the judgement's alpha.
 
-    There is at most one each against the gates, a golden file and the stored run; they share the judgement's alpha.
+    There is one of all gates, one of the golden floor and one against the stored run, each only if there is such a thing.
     """
     return (
         bool(gates_on(captured.gates, ACCEPTANCE_LENGTH))
@@ -114,7 +118,7 @@ def _judge_length(captured: Captured, golden: GoldenComparison | None, drafts: R
     """
     length, stored = acceptance_length(captured.speculative, captured.workload), stored_acceptance.compare_with_stored(captured, alpha)
     measured = _Comparisons(length=length, stored=stored, golden=golden, drafts=drafts)
-    # Apart from the other gates, since a golden floor is for another length: that over steps with a draft alone.
+    # Ruled apart: a golden floor is for another length, that over steps with a draft alone. All gates of a group are for one length.
     golden_gates = () if golden is None or golden.not_gated else (golden.gate,)
     rulings = tuple(
         ruling
@@ -158,7 +162,8 @@ def _first_gate(rulings: Sequence[RuledGate], ruling: GateRuling) -> Gate | None
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     """Return the reason for an undecided gate, in words.
 
-    ``length`` is the one that the gate is on; None if unknown.
+    ``length`` is the one that the gate is on; None if unknown. A gate fails at a smaller error than that of the interval in reports, 2.5 %
+    on each side, so that an interval below the gate may leave it open.
     """
     if length is None or not length.prompts:
         # A golden floor is for steps with a draft alone.
@@ -174,7 +179,7 @@ def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
 def _settle(measured: _Comparisons, rulings: Sequence[RuledGate]) -> str:
     """Return the remedy for a gate or comparison left undecided, in words.
 
-    It is for the first open gate, or else for the comparison with the stored run.
+    It is for the first open gate, or else for the comparison with the stored run. Callers ensure that one of them is undecided.
     """
     open_ = _first_gate(rulings, GateRuling.OPEN)
     if measured.stored is not None and open_ is None:
@@ -201,7 +206,8 @@ def _estimate_by_bursts(captured: Captured) -> str:
 def _say_length(captured: Captured, measured: _Comparisons, rulings: Sequence[RuledGate], *, outcome: Outcome, why: str) -> Verdict:
     """Return a verdict on the accepted length, with its lines and figures.
 
-    ``outcome`` was decided by the ``rulings`` on gates and by the comparisons; ``why`` is the reason for it.
+    ``outcome`` was decided by the ``rulings`` on gates and by the comparisons; ``why`` is the reason for it. The lines of a failure
+    (``short``) and the evidence are the same, but for what the comparison with the stored run adds to each.
     """
     length, comparison, golden = measured.length, measured.stored, measured.golden
     prompts = 0 if length is None else length.prompts
@@ -259,7 +265,8 @@ def _opening(measured: _Comparisons, cell: str) -> str:
 def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: StoredComparison | None) -> str:
     """Return the lengths and losses that a pass rules out, in words.
 
-    Empty if no gate is proven and the comparison with the stored run rules nothing out.
+    The length is the least lower limit (97.5 %) of a proven gate. Empty if no gate is proven and the comparison with the stored run rules
+    nothing out.
     """
     proven = [ruled.low for ruled in rulings if ruled.ruling is GateRuling.PROVEN]
     claims = [f"fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)"] if proven else []

@@ -1,4 +1,9 @@
-"""Findings on drafts: possible faults of a variant's drafts by position, context, part of an answer and load, each with its own test."""
+"""Findings on drafts: possible faults of a variant's drafts by position, context, part of an answer and load, each with its own test.
+
+A finding is striking if the fault is large, chance aside. Its ``tail`` computes the p-value, and ``least_p`` is the smallest one possible
+with the test's totals. A context is the tokens of prompt and answer before a step. Steps of one prompt depend on each other, so that tests
+count prompts or answers.
+"""
 
 from __future__ import annotations
 
@@ -130,9 +135,9 @@ def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -
 def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
     """Return the findings of :func:`compare_by_steps` by the counters of workloads.
 
-    It is for servers that do not report the draft tokens of each step; a workload counts as one prompt. It counts at a draft position if
-    it accepted the position before eight times or more. Counters give the accepted tokens at each position but not the drafted ones, so a
-    workload is left out unless nearly every draft had full length.
+    It is for servers that do not report the draft tokens of each step; a workload counts as one prompt. It counts at a draft position if it
+    accepted the position before eight times or more. Counters give the accepted tokens at each position but not the drafted ones, so that
+    every draft must have had its full length: a workload is left out if its drafts lack more than half a token on average.
     """
     counters = {part.workload.name: part.speculative.counters for part in parts}
     by_name = {
@@ -150,23 +155,23 @@ def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
 def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
     """Return the finding on one draft position, counted from 1.
 
-    ``accepted`` has the number of its accepted tokens in each prompt. The exact binomial test gives the chance of so few prompts with any
-    accepted token at the position, if each prompt has one with probability one half.
+    ``accepted`` has the number of its accepted tokens in each prompt. A correct server has one or more in a prompt with probability one
+    half at least. The exact binomial test gives the chance of as many prompts without one, at one half.
     """
-    prompts, good = len(accepted), sum(count > 0 for count in accepted.values())
+    prompts, accepting = len(accepted), sum(count > 0 for count in accepted.values())
     before = "first" if position == 2 else f"first {position - 1}"  # noqa: PLR2004 - the second position
     return DraftFinding(
         name=f"draft tokens after the {before} are never accepted",
         subject=f"position {position} of the draft",
-        summary=f"position {position} in {good} of {prompts} prompts that accepted the one before it {_CHANCES} times or more",
-        counts=f"accepted in {good} of {prompts} prompts",
+        summary=f"position {position} in {accepting} of {prompts} prompts that accepted the one before it {_CHANCES} times or more",
+        counts=f"accepted in {accepting} of {prompts} prompts",
         cell=f"position {position} never accepted",
         first=next((request for request, count in accepted.items() if not count), ""),
-        bad=prompts - good,
-        is_striking=good <= _HARDLY * prompts,
+        bad=prompts - accepting,
+        is_striking=accepting <= _HARDLY * prompts,
         test="binomial test over prompts",
         least_p=(1.0 - _SOME) ** prompts,
-        tail=partial(greater_than_rate, prompts - good, prompts, 1.0 - _SOME),
+        tail=partial(greater_than_rate, prompts - accepting, prompts, 1.0 - _SOME),
     )
 
 
@@ -255,9 +260,9 @@ def compare_quarters(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     if not quarters:
         return []
     lost = [name for name, sums in quarters.items() if _accepted_per_step(sums.last) <= _QUARTER * _accepted_per_step(sums.first)]
-    nothing = StepSum(tokens=0, steps=0)
-    first = _accepted_per_step(sum((sums.first for sums in quarters.values()), nothing))
-    last = _accepted_per_step(sum((sums.last for sums in quarters.values()), nothing))
+    zero = StepSum(tokens=0, steps=0)
+    first = _accepted_per_step(sum((sums.first for sums in quarters.values()), zero))
+    last = _accepted_per_step(sum((sums.last for sums in quarters.values()), zero))
     counts = f"in {len(lost)} of {len(quarters)} prompts the last quarter of an answer has {_QUARTER:.0%} of the first's acceptance or less"
     return [
         DraftFinding(
@@ -292,7 +297,7 @@ def _accepted_per_step(total: StepSum) -> float:
 def _sum_quarters(answers: Iterable[DraftedAnswer]) -> _Quarters:
     """Return the sums over the first and over the last quarters of answers.
 
-    A quarter is one of the tokens that an answer's whole verify steps emitted; a step counts by where it begins. Callers
+    The tokens that an answer's whole verify steps emitted are cut into quarters; a step belongs to the quarter in which it begins. Callers
     ensure that every answer has such steps.
     """
     quarters = [StepSum(tokens=0, steps=0)] * 4
@@ -307,10 +312,10 @@ def _sum_quarters(answers: Iterable[DraftedAnswer]) -> _Quarters:
 def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     """Return findings on accepted lengths under load, compared with those alone.
 
-    Answers to equal requests are compared: the text, and with it the drafter's task, is nearly the same. There is a comparison for each
-    limit of IN_FLIGHT, of the answers with more requests in flight against those with one; of limits that select the same answers, only the
-    highest is used. The last comparison is the reverse, for a drafter that is worse alone. Only plain answers with known steps count, and
-    comparisons with too few prompts are left out.
+    An accepted length is tokens per verify step. Answers to equal requests are compared: the text, and with it the drafter's task, is
+    nearly the same. There is a comparison for each limit of IN_FLIGHT, of the answers with more requests in flight against those with one;
+    of limits that select the same answers, only the highest is used. The last comparison is the reverse, for a drafter that is worse alone.
+    Only plain answers with known steps count, and comparisons with too few prompts are left out.
     """
     plain = [answer for answer in answers if answer.total is not None and answer.is_plain]
     alone = _group_by(lambda answer: answer.request, [answer for answer in plain if answer.in_flight == 1])
@@ -351,13 +356,14 @@ def _compare_load(
         summary=f"{figures} ({change.relative:+.0%} over {change.prompts} prompts)",
         counts=f"{figures}, {change.relative:+.1%} over {change.prompts} prompts",
         cell=f"{change.relative:+.0%} with {load}",
+        # The first answer to the first request of the prompt with the largest loss.
         first=answers[list(prompts.values())[worst][0]][0].name,
         bad=sum(length < other for length, other in zip(lengths, other_lengths, strict=True)),
         is_striking=change.relative < -MARGIN,
         test=f"Student's paired t over prompts, beyond {MARGIN:.0%}",
-        least_p=0.0,
+        least_p=0.0,  # differences of lengths may have any p-value
         tail=lambda: change.p_lower,
-        is_symptom=True,
+        is_symptom=True,  # a lower length may follow from other faults
     )
 
 

@@ -1,4 +1,8 @@
-"""Draft profile: drafted and accepted tokens per step, by position, load, context and temperature."""
+"""Draft profile: drafted and accepted tokens per step, by position, load, context and temperature.
+
+A tally sums the steps of one group of requests; its name says which, such as ``4 in flight``. A position is a draft token's place in its
+draft, from 1.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +64,8 @@ class DraftTally:
 def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
     """Return the tally of all requests and of each group, by name.
 
-    Groups are by load, temperature and context. A workload's own counters are used instead if none of its steps is known to have a draft.
-    Groups without a step are left out.
+    Groups are by load, temperature and context. If no step of a workload is known to have a draft, the server's counters over the workload
+    are used instead. Groups without a step are left out.
     """
     tallies: dict[str, DraftTally] = defaultdict(DraftTally)
     for part in run.parts:
@@ -120,13 +124,13 @@ def _temperature(request: Request) -> str:
 
 
 def _order_key(item: tuple[str, DraftTally]) -> tuple[bool, str, int]:
-    """Return a sort key: all requests first, then groups by name.
+    """Return a sort key for a name and its tally: all requests first, then groups by name.
 
-    Numbers in names are sorted as numbers.
+    Names that differ in a number are sorted by it: ``2 in flight`` before ``16 in flight``.
     """
     name = item[0]
-    number = next((word for word in name.split() if word.isdigit()), "0")
-    return name != ALL, name.replace(number, ""), int(number)
+    digits = next((word for word in name.split() if word.isdigit()), "0")
+    return name != ALL, name.replace(digits, ""), int(digits)
 
 
 def lines(tallies: Mapping[str, DraftTally]) -> tuple[str, ...]:
@@ -135,7 +139,10 @@ def lines(tallies: Mapping[str, DraftTally]) -> tuple[str, ...]:
 
 
 def figures(tallies: Mapping[str, DraftTally]) -> dict[str, float]:
-    """Return the rates per step of each group, and the overall shares by position."""
+    """Return the rates per step of each group, and the overall shares by position.
+
+    Rates are drafted and accepted tokens; a share is the part of all steps in which the position was accepted.
+    """
     rates: dict[str, float] = {}
     for name, tally in tallies.items():
         key = name.replace(" ", "_")

@@ -1,4 +1,7 @@
-"""Findings on ranks: one that accepts or drafts nothing while the others do, by the counters of each."""
+"""Findings on ranks: one that accepts or drafts nothing while the others do, by the counters of each.
+
+A rank is a process of the server, or a part of one, with speculation counters of its own.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,10 @@ _LEAST_RATE = 0.05
 def compare_ranks(parts: Sequence[Captured]) -> Iterator[DraftFinding]:
     """Yield the findings on every rank, compared with all others together.
 
-    Their counts are added up over the workloads. A rank is left out if the others drafted nothing, or if its own counts are too
-    small for a test. Nothing is yielded for a server with one source of counters, or if the counters of any rank began anew.
+    Their counts are added up over the workloads. A rank is left out if the others drafted nothing, or if its own counts are too small for a
+    test. Nothing is yielded for a server with one source of counters, or if the counters of any rank began anew.
     """
-    if describe_uncompared(parts):
+    if describe_uncompared(parts):  # some counters began anew
         return
     ranks = sum_ranks(part.speculative.ranks for part in parts)
     for rank in ranks if len(ranks) > 1 else ():
@@ -59,10 +62,10 @@ def _pool(ranks: Sequence[RankCounters]) -> RankCounters:
 
 
 def _successes(counters: SpecCounters) -> int:
-    """Return the number of drafts with an accepted token, at most.
+    """Return the largest possible number of drafts with an accepted token.
 
-    It is the number accepted at the first position. Without counts by position it is the largest possible one: each accepted token is taken
-    for one of another draft.
+    With counts by position it is exact, the number accepted at the first position: later ones are accepted only after it. Without, each
+    accepted token is taken for one of another draft.
     """
     by_position = counters.accepted_per_position
     return by_position[0] if by_position else min(counters.accepted_tokens, counters.drafts)
@@ -71,18 +74,19 @@ def _successes(counters: SpecCounters) -> int:
 def _compare_accepted(rank: RankCounters, others: RankCounters) -> DraftFinding | None:
     """Return the finding on the accepted drafts of a rank.
 
-    Its drafts are counted in blocks of 32; None if it has too few for a block. The exact binomial test gives the chance of so many blocks
-    without an accepted token, if each has one with probability one half; drafts of one answer depend on each other, which blocks allow for.
-    It is striking if the others accept at least one draft in twenty, and the rank a tenth of their rate or less.
+    Its drafts are counted in blocks of 32, since drafts of one answer depend on each other; None if it has too few for a block. In a
+    correct rank a block has an accepted token with probability one half at least. The exact binomial test gives the chance of so many
+    blocks without one, at one half. It is striking if the others accept at least one draft in twenty, and the rank a tenth of their rate or
+    less.
     """
     drafts, accepted, blocks = rank.counters.drafts, _successes(rank.counters), rank.counters.drafts // _BLOCK
-    rate = _successes(others.counters) / others.counters.drafts
+    others_rate = _successes(others.counters) / others.counters.drafts
     if not blocks:
         return None
     # Each accepted draft is taken to be in a block of its own, since counters do not show where it is.
     bad = max(0, blocks - accepted)
     counts = f"{accepted:,} of {drafts:,} drafts accepted, {_successes(others.counters):,} of {others.counters.drafts:,} by the others"
-    is_striking = rate >= _LEAST_RATE and accepted <= _SHARE * rate * drafts
+    is_striking = others_rate >= _LEAST_RATE and accepted <= _SHARE * others_rate * drafts
     name = "a rank accepts nothing while the others do"
     return _test_blocks(name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_BLOCK} drafts")
 

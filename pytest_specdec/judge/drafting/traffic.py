@@ -1,4 +1,8 @@
-"""Traffic: every answer of a run, with the kinds of its request and its drafts."""
+"""Traffic: every answer of a run, with the kinds of its request and its drafts.
+
+A kind is a property by which drafting may go wrong, such as ``requests with a grammar``. An answer has windows if the server reports, or
+its stream shows, the tokens of each verify step.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +90,8 @@ def drafted_answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
 def _part_answers(part: Captured, *, named: bool) -> Iterator[DraftedAnswer]:
     """Yield the successful one-choice answers of one workload, with their drafts.
 
-    ``named`` says that the test names this workload. Without timing the workload's concurrency is taken for the requests in flight.
+    ``named`` is True for the workload that the test names: its answers are marked, since some comparisons use them alone. Without timing
+    the workload's concurrency is taken for the requests in flight.
     """
     requests = part.workload.by_id
     timings = [answer.timing for answer in part.speculative.answers if answer.timing is not None]
@@ -100,16 +105,19 @@ def _count_in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
     """Return the requests in flight during most of an answer's time.
 
     At seven of nine moments spread over that time at least so many were in flight, the answer's own request included. ``timings`` are those
-    of the whole workload. They are needed since fewer requests are in flight at a workload's end than its concurrency says.
+    of all answers to the workload: its concurrency says too much, since at a workload's end fewer requests are in flight.
     """
     moments = [timing.sent_s + (timing.done_s - timing.sent_s) * (index + 0.5) / _MOMENTS for index in range(_MOMENTS)]
+    # The third smallest of the nine counts.
     return sorted(sum(other.sent_s <= moment <= other.done_s for other in timings) for moment in moments)[_MOMENTS // 4]
 
 
 def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight: int, *, named: bool) -> DraftedAnswer:
     """Return one answer with its drafts, from the best source for each figure.
 
-    ``accepted`` follows from the verify windows, or else from the answer's own counters; None without either.
+    ``accepted`` follows from the verify windows (tokens of each verify step), or else from the answer's own counters; None without either.
+    ``named`` is True for an answer to the workload that the test names. An answer is ``foreseeable`` if nothing in its request bends the
+    target's distribution away from the drafter's.
     """
     choice = answer.choice
     # One token of each verify step is no draft token; the first window is the prefill's.
@@ -129,6 +137,7 @@ def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight:
         accepted=accepted,
         per_step=tuple(filter(None, choice.drafted or ())),
         steps=steps(answer),
+        # Without either, windows are told by the chunks of a stream, which merge under load.
         total=None if choice.drafted is None and answer.counters is None else total(answer),
         request=request.digest,
         in_flight=in_flight,
@@ -154,7 +163,8 @@ def _is_drafted(part: Captured, answer: Answer, accepted: int | None) -> bool | 
 def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: int) -> frozenset[str]:
     """Return the names of all kinds of one request, in words.
 
-    They are plural nouns from a closed list, such as ``requests with a grammar``. ``in_flight`` is as in :class:`DraftedAnswer`.
+    They are plural nouns from a closed list, such as ``requests with a grammar``. ``in_flight`` is the number of requests in flight during
+    most of the answer's time, its own included.
     """
     body, prompt = request.body, answer.prompt_tokens
     named = {

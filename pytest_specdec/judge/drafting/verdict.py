@@ -1,7 +1,8 @@
 """Drafting by kind of request: a variant drafts for every kind, as long drafts for each, and some are accepted at each position.
 
-Each kind is compared with all other requests of the variant. It is at fault if nearly all of its answers and few others have a flaw, beyond
-chance by Fisher's exact test. Positions, ranks, contexts, quarters of answers and loads have findings of their own.
+Each kind, such as chat requests, is compared with all other requests. It is at fault if nearly all of its answers and few others have a
+flaw, beyond chance by Fisher's exact test. Positions, ranks, contexts, quarters of answers and loads have findings of their own. A finding
+is striking if the fault is large; ``least_p`` is the smallest p-value that its test can give.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _Flaw:
 def judge_drafting(run: CapturedRun) -> Verdict:
     """Return the verdict on drafting for every kind of request.
 
-    The control passes, since it drafts nothing.
+    The control passes, since it drafts nothing. Refused requests and missing drafts have verdicts of their own.
     """
     if run.whole.is_control:
         return say(run.whole, Outcome.PASS, "the baseline drafts nothing")
@@ -64,9 +65,9 @@ def judge_drafting(run: CapturedRun) -> Verdict:
 def _weigh_findings(run: CapturedRun) -> Verdict:
     """Return FAIL for findings both striking and significant, else PASS.
 
-    NOT_DECIDED instead of PASS without enough answers. Kinds of request, draft positions and ranks are tested for every drafter; contexts,
-    answers and loads only for one that drafts at every step, since prompt lookup drafts by the text. The finding with the smallest p-value
-    names the fault; symptoms, which may follow from other findings, come after all others.
+    NOT_DECIDED instead of PASS without enough answers. Kinds of request, draft positions and ranks are tested for every drafter. Contexts,
+    answers and loads are tested only for one that drafts at every step, since prompt lookup drafts by the text. The finding with the
+    smallest p-value names the fault; symptoms, which may follow from other findings, come after all others.
     """
     drafter = run.whole.pair.variant.draft.kind
     counted = [answer for answer in drafted_answers(run) if answer.tokens >= _LEAST_TOKENS]
@@ -75,22 +76,22 @@ def _weigh_findings(run: CapturedRun) -> Verdict:
     others += compare_ranks(run.parts)
     if drafter.every_step:
         others += [*findings.compare_contexts(counted), *findings.compare_quarters(counted), *findings.compare_loads(counted)]
-    level = _level([*comparisons, *others], run.whole.alpha)
+    level = _alarm_level([*comparisons, *others], run.whole.alpha)
     striking = [finding for finding in (*comparisons, *others) if finding.is_striking and finding.p_value <= level]
     striking.sort(key=lambda finding: (finding.is_symptom, finding.p_value))
     return _fail(run, striking, level) if striking else _pass(run, comparisons, others, counted)
 
 
-def _level(results: Sequence[DraftFinding], alpha: float) -> float:
-    """Return the level at which a single finding raises an alarm.
+def _alarm_level(results: Sequence[DraftFinding], alpha: float) -> float:
+    """Return the p-value at which a single finding raises an alarm.
 
-    It is chosen so that all findings together raise a false alarm with probability ``alpha`` at most. Tarone (1990), Biometrics 46, 515:
-    Bonferroni over those findings whose margins allow a p-value as small as the level. The level is ``alpha / k`` for the smallest k for
-    which at most k findings can have a p-value of ``alpha / k`` or less.
+    All findings together then raise a false alarm with probability ``alpha`` at most. A finding whose ``least_p`` is above the level cannot
+    raise one, and takes no share of alpha (Tarone 1990, Biometrics 46, 515): the level is ``alpha / k`` for the smallest k for which at
+    most k findings can have a p-value of ``alpha / k`` or less.
     """
-    least = [finding.least_p for finding in results]
-    counts = range(1, len(least) + 1)
-    return alpha / next((count for count in counts if sum(p <= alpha / count for p in least) <= count), 1)
+    least_ps = [finding.least_p for finding in results]
+    counts = range(1, len(least_ps) + 1)
+    return alpha / next((count for count in counts if sum(p <= alpha / count for p in least_ps) <= count), 1)
 
 
 def _compare_kinds(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
@@ -107,9 +108,10 @@ def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
     """Return the flaws to test for a drafter.
 
     Shorter drafts are a flaw only if it drafts at every step: otherwise the text decides on their length. An answer's drafts are shorter if
-    their median is below the longest draft in ``answers``; a grammar may lawfully shorten them.
+    their median is below the longest draft in ``answers``; a grammar may lawfully shorten them. Each flaw's ``is_bad`` returns None for an
+    answer that does not show it.
     """
-    longest = max((most for answer in answers for most in answer.per_step), default=0)
+    longest = max((drafted for answer in answers for drafted in answer.per_step), default=0)
 
     def is_shorter(answer: DraftedAnswer) -> bool | None:
         return None if answer.grammar or not answer.per_step else median(answer.per_step) < longest
@@ -164,8 +166,8 @@ def _ends_at_first(answer: DraftedAnswer) -> bool | None:
 def _compare_by_flaw(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     """Return the comparison of every kind by one flaw.
 
-    Each kind is compared with all other requests. Of kinds that select the same answers only one is compared, since their tests are the
-    same.
+    Each kind is compared with all other requests. Of kinds that exactly the same answers have, only one is compared, since their tests are
+    the same.
     """
     records = [(answer, is_bad) for answer in answers if (is_bad := flaw.is_bad(answer)) is not None]
     kinds_by_answers: dict[tuple[str, ...], str] = {}
@@ -177,7 +179,8 @@ def _compare_by_flaw(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[Draf
 def _limit_key(kind: str) -> tuple[str, int]:
     """Return a sort key with larger limits of a kind first.
 
-    Of two limits that select the same answers, the tighter one is then named.
+    A limit is the number in its name, as in ``prompts of more than 512 tokens``. Of two limits that select the same answers, the tighter
+    one is then named.
     """
     number = next((int(word) for word in kind.split() if word.isdigit()), 0)
     return kind.replace(str(number), "#"), -number
@@ -189,6 +192,7 @@ def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer,
     ``records`` has each answer with True if it has the flaw. For a flaw that depends on the task, only tasks with answers of the kind and
     of others count. Returns None if either side has no answers.
     """
+    # Answers of the kind, and all others.
     sides = [[record for record in records if (kind in record[0].kinds) is inside] for inside in (True, False)]
     if flaw.by_task:
         tasks = [{name for answer, _ in side for name in answer.tasks} for side in sides]
@@ -239,12 +243,12 @@ def _pass(
 ) -> Verdict:
     """Return PASS with the compared kinds of request, or NOT_DECIDED.
 
-    A kind counts as compared if its test would raise an alarm with all of its answers bad and no others: at ``surest_p``, which also takes
-    the place of ``least_p`` in the level of the alarm. NOT_DECIDED if no kind counts. ``comparisons`` are the findings on kinds, ``others``
-    all further ones, and ``counted`` the answers.
+    A kind counts as compared if its test would raise an alarm with all of its answers bad and no others: if the p-value of that case,
+    ``surest_p``, is at most the alarm's level. The level is computed with ``surest_p`` in place of ``least_p``. NOT_DECIDED if no kind
+    counts. ``comparisons`` are the findings on kinds, ``others`` all further ones, and ``counted`` the answers.
     """
     tallies = profile.profile(run)
-    level = _level([*(replace(finding, least_p=finding.surest_p) for finding in comparisons), *others], run.whole.alpha)
+    level = _alarm_level([*(replace(finding, least_p=finding.surest_p) for finding in comparisons), *others], run.whole.alpha)
     kinds = {finding.subject for finding in comparisons if finding.surest_p <= level}
     unsure = sorted({finding.subject for finding in comparisons} - kinds)
     figures = {**_drafting_figures(run), **profile.figures(tallies)}

@@ -1,4 +1,8 @@
-"""The control of sampling: evidence against a variant beside that against a second baseline boot, under the same scores."""
+"""The control of sampling: evidence against the judged arm beside that against the control, a second boot of the baseline.
+
+A bettor bets on one fault: at each token its payoff is the likelihood ratio of that fault to a correct server, and their product is its
+evidence. The baseline scores the tokens of both arms. Wrong scores therefore pay a bettor on either arm, a fault of speculation on one.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +41,12 @@ class ControlComparison:
     def holds(self) -> bool:
         """True if the alarm is the variant's own.
 
-        The control then has no evidence for the fault, or clearly less.
+        The control then has no evidence for the fault, never a likelihood ratio of 10 (DOUBT), or clearly less by standard errors.
         """
         return self.control_peak < DOUBT or self.difference.score >= self.needed
 
     def __str__(self) -> str:
+        # The difference has mean payoffs less the stake of 1.
         arm, control = 1.0 + self.difference.arm, 1.0 + self.difference.control
         apart = f"{self.difference.score:.1f} standard errors apart"
         return f"mean likelihood ratio for {self.name!r} {arm:.3f}, on the control {control:.3f} ({apart})"
@@ -52,9 +57,10 @@ def compare_at_bias(
 ) -> ControlComparison | None:
     """Return the ``winner``'s evidence beside the control's, for biased scores.
 
-    The ``winner`` is the bettor with most evidence on the judged arm, whose tokens are ``observed``. The control's scores are taken to the
-    power ``1 + scoring_bias``, as the judged arm's were. ``exact`` says whether both arms differ from their scores by rounding only; None
-    leaves that to the run's calibrations. Returns None for the control itself, without a control, or if the control has no such bet.
+    The ``winner`` is the bettor with most evidence on the judged arm, whose tokens are ``observed``. Biased scores are distributions off by
+    one power: the control's are taken to the power ``1 + scoring_bias``, as the judged arm's were. ``exact`` says whether both arms differ
+    from their scores by rounding only; None leaves that to the run's calibrations. Returns None for the control itself, without a control,
+    or if the control has no such bet.
     """
     exact = has_exact_kernels(captured) if exact is None else exact
     comparisons = _compare_with_control(captured, observed, [winner], scoring_bias, exact=exact)
@@ -64,8 +70,8 @@ def compare_at_bias(
 def compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
     """Return the comparison for the fault with most evidence beyond the control's.
 
-    Scores are taken as they are, without a bias. ``panel`` has the bettors, each on one fault, that bet on the judged arm's tokens
-    ``observed``. Returns None without a control, or if none of them bets on the control's tokens too.
+    Most is by the difference in standard errors. Scores are taken as they are, without a bias. ``panel`` has the bettors on the judged
+    arm's tokens ``observed``. Returns None without a control, or if none of them bets on the control's tokens too.
     """
     comparisons = _compare_with_control(captured, observed, panel, 0.0, exact=has_exact_kernels(captured))
     return max(comparisons, key=lambda comparison: comparison.difference.score, default=None)
@@ -76,9 +82,9 @@ def _compare_with_control(
 ) -> list[ControlComparison]:
     """Return the evidence of each bettor of ``panel`` beside the control's.
 
-    ``observed`` are the judged arm's tokens, on which the panel has bet. The control's tokens are gathered with ``scoring_bias`` and
-    ``exact``, as the judged arm's were. Bettors that have no counterpart on the control are left out. Empty for the control itself, without
-    a control, or if it has no tokens to judge.
+    ``observed`` are the judged arm's tokens, on which the panel has bet. The control's tokens are gathered with the ``scoring_bias`` and
+    ``exact`` of the judged arm (:func:`gather`). Bettors without a counterpart, one on the same fault on the control, are left out. Empty
+    for the control itself, without a control, or if it has no tokens to judge.
     """
     if captured.is_control or captured.control is None:
         return []
@@ -86,19 +92,20 @@ def _compare_with_control(
     if control is None:
         return []
     control_bettors = bettors(control)
+    # A control with evidence against itself has doubtful scores: a difference then needs more standard errors.
     needed = least_score(wealth_process(control_bettors).peak)
-    # A bettor that never bet on the control, as on slots that the control does not report, compares with nothing.
+    # A bettor that never bet on the control, as on places in verify steps that the control does not report, compares with nothing.
     comparable = tuple(bettor for bettor in control_bettors if bettor.log_payoffs.any())
-    pairs = [(bettor, other) for bettor in panel if (other := counterpart(bettor, comparable)) is not None]
+    pairs = [(bettor, control_bettor) for bettor in panel if (control_bettor := counterpart(bettor, comparable)) is not None]
     return [
         ControlComparison(
             name=bettor.name,
             difference=difference(
                 Earnings(log_payoffs=bettor.log_payoffs, last=observed.slots.last),
-                Earnings(log_payoffs=other.log_payoffs, last=control.slots.last),
+                Earnings(log_payoffs=control_bettor.log_payoffs, last=control.slots.last),
             ),
             needed=needed,
-            control_peak=float(other.log_payoffs.cumsum().max(initial=0.0)),
+            control_peak=float(control_bettor.log_payoffs.cumsum().max(initial=0.0)),
         )
-        for bettor, other in pairs
+        for bettor, control_bettor in pairs
     ]

@@ -1,4 +1,8 @@
-"""Sampling data: a capture as arrays over the emitted tokens, in the order of the plan."""
+"""Sampling data: the judged arm's answers as arrays over all their tokens, in the order of the plan.
+
+An array [N, K+1] has a row for each of N emitted tokens, and a column for each outcome: the K top tokens of the baseline's score there,
+and the remainder, all other tokens together. A verify window is the tokens of one verify step, and a slot is a token's place in it.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +51,14 @@ def mark_ends(captured: Captured, ids: Ints) -> Bools | None:
 
     Outcomes are the K top tokens ``ids`` [N, K] and the remainder. Those marked are the last tokens of baseline answers that ended by
     themselves. Requests with stop strings are left out, since those end an answer at any token. The judged arm's answers are not read,
-    since a bet must not depend on the tokens that it is on. Returns None if no answer shows such a token, or if the baseline itself is
-    judged.
+    since the bet that answers end too soon or too late must not depend on the tokens that it is on. Returns None if no answer shows such a
+    token, or if the baseline itself is judged.
     """
-    free = {request.id for request in captured.workload.requests if not request.body.get("stop")}
+    without_stop_strings = {request.id for request in captured.workload.requests if not request.body.get("stop")}
     last = {
         answer.choice.token_ids[-1]
         for answer in captured.baseline.answers
-        if answer.ok and answer.request_id in free and answer.choice.finish_reason == "stop" and answer.choice.token_ids
+        if answer.ok and answer.request_id in without_stop_strings and answer.choice.finish_reason == "stop" and answer.choice.token_ids
     }
     if not last or captured.arm == BASELINE:
         return None
@@ -65,8 +69,8 @@ def mark_ends(captured: Captured, ids: Ints) -> Bools | None:
 def copy_distribution(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution, ids: Ints) -> Floats | None:
     """Return the distribution [N, K+1] of a server repeating earlier answers.
 
-    Such a server may give an earlier answer to the same prompt again, instead of drawing a new one. ``ids`` [N, K] are the top tokens.
-    Returns None if no prompt is sent twice.
+    Such a server may give an earlier answer to the same prompt again, instead of drawing a new one from the baseline's ``distribution``.
+    ``ids`` [N, K] are its top tokens. Returns None if no two answers are draws from one distribution: no prompt is sent twice.
     """
     keys = _distribution_keys(captured, answers)
     if len(set(keys)) == len(keys):
@@ -80,7 +84,7 @@ def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDi
 
 
 def mark_independent(captured: Captured, answers: Sequence[Answer]) -> Bools:
-    """Return a mask [A] of the independent draws among the answers.
+    """Return a mask of the independent draws among the answers, one item each.
 
     An answer is no independent draw if an earlier successful one was drawn with the same seed. A random generator per request gives equal
     noise to all requests with one seed, whatever their prompt, limit or pass.
@@ -110,6 +114,7 @@ def _distribution_keys(captured: Captured, answers: Sequence[Answer]) -> list[ob
     keys: list[object] = []
     for answer in answers:
         request = requests.get(answer.request_id)
+        # ``answer.key`` has the request id and the pass, and so is the answer's own.
         key: object = answer.key if request is None else distribution_key(request)
         seed = None if request is None else request.body.get("seed")
         if seed is not None and (key, seed) in seen:
@@ -165,11 +170,13 @@ class _AnswerPart:
 def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None = None) -> SamplingData:
     """Return the judged arm's tokens with their distributions and verify slots.
 
-    The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. A jump, any other
-    distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. ``exact`` says whether
-    the arm differs from its scores by rounding only, and None leaves that to the calibrations; two arms that are compared need the same.
     Answers that are not sampled, or not independent, are left out. In the result ``broken`` is set if any other answer lacks token ids or
     scores, and ``observed`` is None if no answer is left to judge.
+
+    The baseline's scores give the distributions, raised to the power ``1 + scoring_bias``: that is the one which the baseline reports. A
+    correct server may differ from them by noise and by jumps, positions with any other distribution, both as measured in the run's
+    calibration. ``exact`` says whether the arm differs from its scores by rounding only, and None leaves that to the calibrations; two arms
+    that are compared need the same.
     """
     draft = drafting(captured)
     selected = _select_sampled(captured, draft)
@@ -179,6 +186,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None 
     if not parts:
         return SamplingData(skipped=lines, draft_distribution=draft.unknown)
     calibration = logit_noise(captured)
+    # Bets are made safe against this noise. Above INVALID_ABOVE the scores are too noisy to judge single tokens at all.
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
     is_exact = has_exact_kernels(captured) if exact is None else exact
     numerics = _Numerics(noise=noise, jump_rate=jump_rate(captured), scoring_bias=scoring_bias, exact=is_exact)
@@ -207,7 +215,8 @@ class _SelectedAnswers:
 def _select_sampled(captured: Captured, draft: DraftSource) -> _SelectedAnswers:
     """Return the judged arm's sampled and independent answers, in the order of the plan.
 
-    Nothing more is read after an answer that lacks token ids or scores, since the set-up is broken then.
+    Each has its scores by the baseline and its verify slots, by ``draft`` if the server reports none. Nothing more is read after an answer
+    that lacks token ids or scores, since the set-up is broken then.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     params_by_id = {request.id: sampling_params(request.body) for request in captured.workload.requests}
@@ -220,7 +229,7 @@ def _select_sampled(captured: Captured, draft: DraftSource) -> _SelectedAnswers:
             continue
         score = scores.get(answer.key)
         broken = _describe_missing(captured, answer, score, params)
-        if broken or score is None:
+        if broken or score is None:  # a missing score is one of the gaps
             return _SelectedAnswers(parts=parts, skipped=skipped, broken=broken)
         part = _AnswerPart(
             answer=answer,
@@ -239,7 +248,7 @@ def _reason_to_skip(answer: Answer, params: SamplingParams) -> str:
     if not answer.ok:
         return "no answer with HTTP 200"
     if params.unmodelled:
-        return params.unmodelled
+        return params.unmodelled  # in words: a parameter without a model here, or temperature 0
     if params.temperature < COLDEST:
         return f"temperature below {COLDEST:g}, which servers round"
     return "" if _has_tokens(answer) else "no token emitted"
@@ -281,8 +290,8 @@ def _lists_probabilities(position: Position) -> bool:
 def _sampling_slots(answer: Answer, draft: DraftSource) -> VerifySlots:
     """Return the verify slots of an answer's tokens, from its verify windows.
 
-    A verify window is the tokens of one verify step, and a slot is a token's place in it. If the server reports no windows, those that
-    follow from the drafts are taken and marked as ``implied``. Without either the slots are unknown.
+    If the server reports no windows, those of a correct server with these drafts are taken, and marked as ``implied``: they are no
+    evidence. The slots are unknown if the drafts are unknown too.
     """
     tokens, reported = len(answer.choice.token_ids), answer.choice.windows
     windows = draft.windows(answer) if reported is None else reported
@@ -308,9 +317,10 @@ class _Numerics:
 def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, numerics: _Numerics) -> Observed:
     """Return the tokens of all answers as the arrays of the betting test.
 
-    The scoring bias is a property of the baseline's scores. The sampling parameters are therefore adapted to it for the baseline's
-    distribution only: the draft model has scores of its own. If the draft's distribution is unknown, its arrays are None and no token
-    counts as drafted.
+    They hold what a bet at a token may depend on: the baseline's and the draft's distribution after the request's sampling parameters, the
+    token's verify slot, and all before it. The scoring bias is a property of the baseline's scores. The parameters are therefore adapted to
+    it for the baseline's distribution only: the draft model has scores of its own. If the draft's distribution is unknown, its arrays are
+    None and no token counts as drafted.
     """
     raw = raw_distribution([position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary)
     processing = _processing(parts, raw.ids, captured.penalty_window)
@@ -344,7 +354,8 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
 def _scores_top_tokens_only(captured: Captured) -> bool:
     """Return True if the scoring route gives probabilities of top tokens only.
 
-    The capability probe found the route. Returns False if the engine was not probed.
+    One-token continuations do: an emitted token outside these has no probability of its own. The capability probe decides on the route.
+    Returns False if the engine was not probed.
     """
     scoring = captured.scoring
     return scoring is not None and scoring.route is ScoringRoute.CONTINUATIONS
@@ -365,17 +376,18 @@ def _contexts(answers: Sequence[Answer]) -> Ints:
     contexts = []
     for answer in answers:
         # -1 is no token id: it marks the node of the prompt itself.
-        here = nodes.setdefault((answer.prompt_token_ids or answer.key, -1), len(nodes))
+        node = nodes.setdefault((answer.prompt_token_ids or answer.key, -1), len(nodes))
         for token in answer.choice.token_ids:
-            contexts.append(here)
-            here = nodes.setdefault((here, token), len(nodes))
+            contexts.append(node)
+            node = nodes.setdefault((node, token), len(nodes))
     return np.array(contexts, dtype=np.int64)
 
 
 def _mishandled_distributions(raw: RawDistribution, processing: Processing) -> Mapping[str, Floats]:
     """Return the distributions [N, K+1] under wrong penalties and biases, by name.
 
-    One is of a server that ignores them, and one of a server that applies them twice. Returns an empty mapping if no request has any.
+    One is of a server that ignores them, and one of a server that applies them twice. ``processing.adjustment`` has them as changes to
+    logits. Returns an empty mapping if no request has any.
     """
     if processing.adjustment is None:
         return {}
@@ -384,7 +396,7 @@ def _mishandled_distributions(raw: RawDistribution, processing: Processing) -> M
 
 
 def _processing(parts: Sequence[_AnswerPart], ids: Ints, window: PenaltyWindow) -> Processing:
-    """Return the sampling parameters at every token of all answers."""
+    """Return each request's sampling parameters, once per token of its answer: arrays [N]; ``ids`` [N, K] are the top tokens."""
     lengths = [len(part.positions) for part in parts]
     return Processing(
         temperature=np.repeat([part.params.temperature for part in parts], lengths),
@@ -398,7 +410,8 @@ def _processing(parts: Sequence[_AnswerPart], ids: Ints, window: PenaltyWindow) 
 def _adjustment(parts: Sequence[_AnswerPart], ids: Ints, lengths: Sequence[int], window: PenaltyWindow) -> Adjustment | None:
     """Return the logit changes by penalties and biases at every token.
 
-    ``ids`` [N, K] are the top tokens whose logits change, and ``lengths`` the tokens of each answer. Returns None if no request has any.
+    ``ids`` [N, K] are the top tokens whose logits change, ``lengths`` the tokens of each answer, and ``window`` says which earlier tokens a
+    penalty counts. Returns None if no request has any.
     """
     if all(part.params.penalties.neutral for part in parts):
         return None

@@ -1,4 +1,9 @@
-"""The draft's distribution q, from the draft model served alone or, with prompt lookup, from the tokens themselves."""
+"""The draft's distribution q, from the draft model served alone or, with prompt lookup, from the tokens themselves.
+
+p is the baseline's distribution. Both are [N, K+1]: for N emitted tokens, over the baseline's K top tokens there and the remainder, all
+other tokens together. A verify window is the tokens of one verify step. A slot is a token's place in its window: the draft slots come
+first, then the bonus, the target's token after a fully accepted draft.
+"""
 
 # ruff: noqa: ARG002 - the sources of one protocol need different arguments of it
 from __future__ import annotations
@@ -77,8 +82,9 @@ class DraftSource(Protocol):
 def drafting(captured: Captured) -> DraftSource:
     """Return the source of the draft's distribution in ``captured``.
 
-    The set-up alone decides on it, never how well the server's answers agree with the draft: a bet must not depend on the tokens that it is
-    on. The source is an ``UnknownDraft`` with the reason if the set-up does not show the distribution.
+    It is prompt lookup for an n-gram drafter, the scores of the draft model if it was served alone, and else an ``UnknownDraft`` with the
+    reason. The set-up alone decides, never how well the server's answers agree with the draft: the distribution is for bets on these
+    answers, and a bet must not depend on the tokens that it is on.
     """
     draft = captured.pair.variant.draft
     if draft.kind is DraftKind.NGRAM:
@@ -151,23 +157,25 @@ class ServedDraft:
     ) -> DraftView | None:
         """Return the draft's distribution after the request's sampling parameters.
 
-        It is one-hot at the best token if the server drafts greedily. Tokens of an answer that the draft model did not score count as not
-        drafted. Returns None if it scored no answer.
+        It is one-hot at the draft model's best token if the server drafts greedily. Arguments are those of :class:`DraftSource`: ``ids``
+        and ``distribution`` are the baseline's. Tokens of an answer that the draft model did not score count as not drafted. Returns None
+        if it scored no answer.
         """
         scores = [self._positions(answer) for answer in answers]
         marks = [np.full(len(answer.choice.token_ids), positions is not None) for answer, positions in zip(answers, scores, strict=True)]
+        # [N], tokens with a distribution by the draft model; ``draft`` has these tokens only.
         scored = np.concatenate(marks)
         if not scored.any():
             return None
         draft = raw_distribution([position for positions in scores if positions is not None for position in positions], self._top_tokens)
         if self._draft.sampling is DraftSampling.GREEDY:
-            best = np.full(len(scored), -1, dtype=np.int64)
+            best = np.full(len(scored), -1, dtype=np.int64)  # -1 for no proposal
             best[scored] = draft.ids[:, 0]
             return certain_view(best, ids, distribution, _concatenate_tokens(answers))
         return drawn_view(draft, scored, ids, distribution, processing)
 
     def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
-        """Return the draft model's scores of an answer; None unless they are of these very tokens."""
+        """Return the draft model's scores of an answer; None if missing, or of other tokens than the answer's."""
         score = self._scores.get(answer.key)
         fits = score is not None and tuple(position.token_id for position in score.positions) == answer.choice.token_ids
         return score.positions if score is not None and fits else None
@@ -176,8 +184,9 @@ class ServedDraft:
 def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: TokenDistribution, processing: Processing) -> DraftView:
     """Return the view of a drafter sampling from a known distribution.
 
-    ``scored`` [N] marks the tokens at which it is known, and ``draft`` has it there; the request's sampling parameters are applied to it.
-    It is given on the baseline's top tokens ``ids`` [N, K] and their remainder. The other tokens count as not drafted.
+    ``scored`` [N] marks the tokens at which it is known; the others count as not drafted. ``draft`` has it there, on the draft's own top
+    tokens and before the request's sampling parameters. The view has it after these, on the baseline's top tokens ``ids`` [N, K] and their
+    remainder. ``distribution`` is the baseline's.
     """
     # Values for tokens without a draft; those of the scored tokens are overwritten below.
     unmarked, zeros = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
@@ -194,9 +203,9 @@ def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: T
     larger = np.maximum(np.maximum(p_chosen, processed.chosen), TINY)
     view.q[scored] = map_draft(processed.p, draft.ids, ids[scored], distribution.p[scored])
     view.q_raw[scored] = map_draft(processed.raw, draft.ids, ids[scored], distribution.raw[scored])
-    view.accepted_if_emitted[scored] = processed.chosen / larger  # min(1, q/p)
+    view.accepted_if_emitted[scored] = processed.chosen / larger  # min(1, q/p) of the emitted token
     view.chosen[scored] = processed.chosen_floor
-    view.accepted_if_drafted[scored] = p_chosen / larger  # min(1, p/q)
+    view.accepted_if_drafted[scored] = p_chosen / larger  # min(1, p/q) of it
     view.listed[scored] = listed_outcomes(draft.ids, ids[scored])
     return view
 
@@ -204,9 +213,9 @@ def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: T
 def certain_view(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: Ints) -> DraftView:
     """Return the view of a drafter with one certain proposal per token.
 
-    ``tokens`` [N] are the proposals, -1 for none, ``emitted`` [N] the tokens in their places, and ``ids`` [N, K] the baseline's top tokens.
-    Every q is one-hot at its proposal. A correct server that emits the proposed token at a draft slot has accepted it, and one that emits
-    another token has rejected it.
+    ``tokens`` [N] are the proposals, -1 for none, and ``emitted`` [N] the tokens that the server emitted in their places. ``ids`` [N, K]
+    and ``distribution`` are the baseline's. Every q is one-hot at its proposal. A correct server that emits the proposed token at a draft
+    slot has accepted it, and one that emits another token has rejected it: the chance of acceptance is 1 or 0.
     """
     q = one_hot(index_of(tokens, ids), distribution.p.shape[1])
     # The chance of every top token is known, 0 or 1. Of a proposal beyond them, only that it is in the remainder.
@@ -234,7 +243,7 @@ class PromptLookup:
         self._proposals: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {}
 
     def draft_length(self, answer: Answer, start: int) -> int:
-        """Return the number of tokens proposed by prompt lookup there."""
+        """Return the number of draft tokens, at most k, that lookup proposes after ``start`` emitted ones."""
         return len(self._propose(answer)[start][: self._draft.tokens])
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
@@ -242,10 +251,11 @@ class PromptLookup:
 
         A draft token is accepted as long as it equals the token that was emitted in its place. The last window is cut at the answer's end.
         """
+        # The first window is the prefill's single token.
         emitted, start, lengths = answer.choice.token_ids, 1, [1]
         while start < len(emitted):
             draft = self._propose(answer)[start][: self._draft.tokens]
-            # The accepted draft tokens, and the recovered or bonus token after them.
+            # The draft tokens before the first that was not emitted, and the target's own token after them.
             length = 1 + next((at for at, token in enumerate(draft) if emitted[start + at : start + at + 1] != (token,)), len(draft))
             lengths.append(min(length, len(emitted) - start))
             start += length
@@ -261,7 +271,7 @@ class PromptLookup:
     ) -> DraftView | None:
         """Return one-hot distributions at the draft tokens of the windows.
 
-        A token whose window is unknown is treated as if a window began at it.
+        Arguments are those of :class:`DraftSource`. A token whose window is unknown is treated as if a window began at it.
         """
         ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
         proposed = [self.propose_tokens(answer, places) for answer, places in zip(answers, np.split(slots.slot, ends), strict=True)]

@@ -1,8 +1,9 @@
 """Fault naming: the fault that the evidence of the betting test points to.
 
-Bettors detect better than they name: with a one-hot draft, a lenient ratio and a resampled residual are the same tilt of the draft
-token. If windows are known, two figures decide: whether draft tokens are accepted as often as expected, and whether the recovered token
-is ever the draft token that was rejected.
+A bettor bets on one fault, and its wealth is the evidence for it. Bettors detect better than they name: with a draft certain of one token,
+too lenient acceptance and a wrong recovered token (the one in a rejected draft token's place) both raise that token's probability. If the
+verify windows, the tokens of each verify step, are known, two figures decide: whether draft tokens are accepted as often as expected, and
+whether the recovered token is ever the draft token that was rejected.
 """
 
 from __future__ import annotations
@@ -82,14 +83,15 @@ class Acceptance:
     def allows(self, bettor: Bettor) -> bool:
         """Return True if ``bettor``'s fault fits the acceptance of draft tokens.
 
-        A fault outside the verify step may have any acceptance, but no rejected draft token is then emitted as the recovered one. For a
-        fault at a verify step such tokens have to be emitted exactly if the fault emits them, unless that is unknown, and its acceptance
-        has to be the observed one within the tolerance. Under a wrong residual the observed one may be lower by twice the tolerance: the
-        fault leaves acceptance alone, but makes the emitted tokens, by which some of the expectation is estimated, look more acceptable
-        than they were.
+        A fault outside the verify step fits unless rejected draft tokens are emitted as recovered ones, whatever the acceptance is. A fault
+        at a verify step fits by two conditions. Rejected draft tokens are emitted exactly if the fault emits them, unless that is unknown.
+        And the acceptance expected under the fault is the observed one within the tolerance. Under a wrong residual, the distribution of
+        recovered tokens, it may be higher by twice the tolerance: that fault leaves acceptance alone, but makes the emitted tokens, by
+        which some of the expectation is estimated, look more acceptable than they were.
         """
         if bettor.fault not in AT_A_STEP:
             return not self.emits_rejected
+        # REPEATING has the names of the bettors on faults that emit rejected draft tokens.
         if self.repeated is not None and self.emits_rejected != (bettor.name in REPEATING):
             return False
         shortfall = self.expected + self.excess.get(bettor.name, 0.0) - self.observed
@@ -98,9 +100,9 @@ class Acceptance:
     def allows_somewhere(self, bettor: Bettor) -> bool:
         """Return True if ``bettor``'s fault fits at some of the slots.
 
-        It has to be a fault at a verify step. Acceptance differs from the expected one beyond the tolerance, in the direction of the fault,
-        but by less than if the fault were at every slot. If rejected draft tokens are emitted, the fault has to emit them; if none are, it
-        may have been at too few slots for that.
+        It has to be a fault at a verify step. Acceptance has to differ from a correct server's beyond the tolerance, in the direction of
+        the fault, but by less than if the fault were at every slot. If rejected draft tokens are emitted, it has to be a fault that emits
+        them (REPEATING). If none are, such a fault may have been at too few slots to show it.
         """
         if bettor.fault not in AT_A_STEP or (self.emits_rejected and bettor.name not in REPEATING):
             return False
@@ -109,9 +111,9 @@ class Acceptance:
 
     @property
     def emits_rejected(self) -> bool:
-        """True if recovered tokens are too often the rejected draft tokens.
+        """True if ENOUGH_REPEATS or more recovered tokens are the rejected draft tokens.
 
-        A correct residual gives the draft token no mass.
+        A correct server never recovers by the very token that the draft was certain of. False also if that is unknown.
         """
         return self.repeated is not None and self.repeated >= ENOUGH_REPEATS
 
@@ -125,11 +127,10 @@ class Acceptance:
 def acceptance(observed: Observed) -> Acceptance | None:
     """Return the observed and expected acceptance of the draft tokens.
 
-    The expected rate of a slot is ``sum min(p, q)``, taken over the tokens that both distributions list. For the other tokens only the
-    total masses are known: their part is ``p(rest)`` times the mean of ``min(1, q(x)/p(x))`` over the emitted tokens among them, each known
-    exactly (:func:`_estimate_overlap`). A draft that is certain of a token outside the top tokens is taken to overlap by half the last top
-    token's probability. The last token of an answer is left out, since a limit may have cut its verify window (the tokens of one verify
-    step).
+    A draft slot is a token's place at which a draft token was verified. A correct server accepts there with probability ``sum min(p, q)``,
+    p being the baseline's distribution and q the draft's. :func:`_estimate_overlap` computes it, or :func:`overlap` if every draft is
+    certain of its token: one outside the top tokens then counts by half the last top token's probability. The last token of an answer is
+    left out, since a limit may have cut its verify window.
 
     Returns None without the draft's distribution, without a draft slot, or without reported windows: windows computed from the drafts are
     those of a correct server and so no evidence.
@@ -161,25 +162,28 @@ def acceptance(observed: Observed) -> Acceptance | None:
 def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
     """Return each fault's mean acceptance less that of a correct server.
 
-    Callers ensure that q is known. The means are over the draft ``slots``, a mask [N]. They are by the name of the bettor, for each fault
-    of the catalogue and, if q before sampling parameters is known, for acceptance by the raw ratio.
+    Callers ensure that the draft's distribution q is known. The means are over the draft ``slots``, a mask [N]. They are by the name of the
+    fault's bettor, for each fault at a draft slot (CATALOGUE) and, if q before sampling parameters is known, for acceptance by the ratio of
+    the raw distributions.
     """
     assert observed.q is not None
+    # The remainder is split into the token that a draft is certain of, and the rest: [M, K+2], for M draft slots.
     split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
     accepts = {alternative.name: alternative.accept(split.p, split.q) for alternative in CATALOGUE}
     if observed.q_raw is not None:
         accepts[RATIO_OF_RAW] = accepts_raw_ratio(observed)[slots]
-    right = ratio(split.p, split.q)
-    return {name: float((split.q * (accept - right)).sum(axis=1).mean()) for name, accept in accepts.items()}
+    correct = ratio(split.p, split.q)
+    return {name: float((split.q * (accept - correct)).sum(axis=1).mean()) for name, accept in accepts.items()}
 
 
 def _estimate_overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emitted: Floats) -> Floats:
     """Return the expected acceptance [M] of drafts with a partly known distribution.
 
-    ``p``, ``q`` and ``listed`` are [M, K+1], ``outcome`` and ``accepted_if_emitted`` [M], at M draft slots; :func:`acceptance` has the
-    formula.
+    At M draft slots ``p`` and ``q`` are [M, K+1], over the baseline's K top tokens and the remainder; ``listed`` marks where q is exact.
+    Over these outcomes the acceptance is ``sum min(p, q)``. Of the others only the total masses are known: their part is ``p(others)``
+    times a rate, the mean of ``min(1, q(x)/p(x))``, which is ``accepted_if_emitted`` [M], over the emitted tokens (``outcome`` [M]) there.
     """
-    # Slots at which the draft has mass on tokens that not both distributions list.
+    # Slots at which the draft has mass on tokens that are not listed; without any, the others' part is 0.
     open_slots = np.where(listed, 0.0, q).sum(axis=1) > 0
     unlisted = np.where(open_slots, np.where(listed, 0.0, p).sum(axis=1), 0.0)
     emitted = open_slots & ~np.take_along_axis(listed, outcome[:, None], axis=1)[:, 0]
@@ -207,8 +211,8 @@ SHORT = 2.0
 def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> str:
     """Return the fault's name, by the best bettor consistent with acceptance.
 
-    ``seen`` is the acceptance in the judged tokens; if it is unknown, ``seen`` is None and all bettors are eligible. The first of these
-    gives the name:
+    ``wealth`` has all bettors on the ``observed`` tokens, and ``seen`` is the acceptance in these; if that is unknown, ``seen`` is None and
+    all bettors are eligible. The first of these gives the name:
 
     1. Accept-all, if all draft tokens, ENOUGH_SLOTS or more, were accepted: bettors on lenient rules gain by it too.
     2. A fault in some answers only, if the best bettor is on that, and ahead of all bettors on every answer by a factor of 8: a fault in
@@ -247,7 +251,7 @@ def _final_log_share(bettor: Bettor) -> float:
 def _find_sparse_winner(wealth: WealthProcess) -> Bettor | None:
     """Return the winner if it bets on some answers only, else None.
 
-    It has to be ahead of all bettors on every answer by a factor of 8.
+    Such a bettor has a ``faulty_fraction``, and has to be ahead of all bettors on every answer by a factor of 8.
     """
     if not wealth.winner.faulty_fraction:
         return None
@@ -258,8 +262,9 @@ def _find_sparse_winner(wealth: WealthProcess) -> Bettor | None:
 def _find_partial_fault(bettors: Sequence[Bettor], seen: Acceptance, best: Bettor) -> Bettor | None:
     """Return the best bettor on a fault at some draft tokens only, else None.
 
-    Its fault fits the acceptance at some of the slots, and it has to be ahead of ``best`` by a factor of 8.
+    Its fault fits the acceptance at some of the slots, and it has to be ahead by a factor of 8 of ``best``, the bettor chosen otherwise.
     """
+    # Without such a bettor ``best`` stands in for it, and is not ahead of itself.
     partial = max((bettor for bettor in bettors if seen.allows_somewhere(bettor)), key=lambda bettor: bettor.log_wealth, default=best)
     return partial if partial.log_wealth - best.log_wealth > DECISIVE else None
 
@@ -267,8 +272,8 @@ def _find_partial_fault(bettors: Sequence[Bettor], seen: Acceptance, best: Betto
 def _describe_bettor(bettor: Bettor, *, has_windows: bool) -> str:
     """Return the name of a bettor's fault, as exactly as it is known.
 
-    Faults outside the verify step have the name of their family. A fault at a verify step has its own name if reported windows tell it from
-    the others there (``has_windows``), but that of its family if the bettor guesses at the draft.
+    Faults outside the verify step have the name of their family, as "improbable tokens". A fault at a verify step has its own name if
+    reported windows tell it from the others there (``has_windows``), but that of its family if the bettor guesses at the draft.
     """
     if bettor.fault not in AT_A_STEP:
         return bettor.fault.value
@@ -289,7 +294,7 @@ def _describe_unreported(bettor: Bettor) -> str:
 def _never_rejected(observed: Observed) -> bool:
     """Return True if known windows have 20 draft tokens or more and rejected none.
 
-    The last token of an answer is left out, since a limit may have cut its window.
+    A window that ends at a draft slot ends by a rejection. An answer's last token is left out, since a limit may have cut its window.
     """
     slots = observed.slots.draft_slot & ~observed.slots.last
     return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.slots.ended[slots].any())
@@ -298,10 +303,11 @@ def _never_rejected(observed: Observed) -> bool:
 def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float], observed: Observed) -> Bettor:
     """Return the best bettor by ``measure``, one on stale state only on proof.
 
-    A bettor on the state takes only tokens after rejections to be wrong, from a KV cache that was not rolled back, but it gains by a fault
-    of all tokens as well. If the best other bettor is on a fault of all drafted tokens, :func:`_is_after_rejections_only` decides between
-    the two. Otherwise the bettor on the state has to be ahead by a factor of 8: faults of some kinds of slots are likelier a priori, and
-    without the draft's distribution other bettors guess at the draft, and early tokens differ from late ones by more than chance.
+    ``measure`` returns a bettor's log wealth, or its share of all wealth. A bettor on the state bets on tokens after rejections only, as if
+    the KV cache was not rolled back, but gains by a fault of all tokens as well. If the best other bettor is on a fault of all drafted
+    tokens, :func:`_is_after_rejections_only` decides between the two. Otherwise the bettor on the state has to be ahead by a factor of 8:
+    a fault of some kind of slots is likelier a priori. So too without the draft's distribution, since other bettors then guess at the
+    draft, and early tokens differ from late ones by more than chance.
     """
     others = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
     on_state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=measure, default=None)
@@ -317,10 +323,12 @@ def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float],
 def _is_after_rejections_only(on_state: Bettor, on_all: Bettor, observed: Observed, *, is_ahead: bool) -> bool:
     """Return True if the fault is on tokens after rejections only.
 
-    ``on_state`` bets on that, ``on_all`` on a fault of all drafted tokens; ``is_ahead`` says that the former is ahead by a factor of 8. For
-    a fault that tokens without a draft would have too, :func:`fault_scope` decides, if the distribution that it fits explains the tokens
-    better than that of ``on_all``. Else ``is_ahead`` is enough if slots are known as chances only. Failing that, ``on_state`` has to be the
-    better bettor, and ``on_all`` to be paid less where no draft was rejected before.
+    ``on_state`` bets on that, ``on_all`` on a fault of all drafted tokens; ``is_ahead`` says that the former is ahead by a factor of 8. The
+    first that applies decides:
+
+    1. :func:`fault_scope`, for a fault that tokens without a draft would have too, if its fit explains the tokens better than ``on_all``.
+    2. ``is_ahead`` if it is True, where slots are known as chances only.
+    3. Otherwise ``on_state`` has to be the richer one, and ``on_all`` to be paid less for tokens without a rejection before them.
     """
     if on_all.fault in PREFILL_TOO:
         scope = fault_scope(observed)
@@ -345,10 +353,10 @@ def _chances_of_no_draft(slot_chances: SlotChances) -> Floats:
 def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> Bettor:
     """Return a bettor on a verify-step fault if ``first`` fails at the prefill.
 
-    No verify step made the prefill's tokens, so ``first`` is replaced only if it bets on a fault of all tokens and is paid less for these
-    tokens than for the others, beyond chance. The replacement is the best bettor on a verify-step fault that does not guess at the draft.
-    More than half of ``first``'s log wealth is enough for it: windows that follow from the tokens are wrong for a server that emits what it
-    rejected, which costs that bettor wealth.
+    The prefill emits an answer's first token without a verify step, so that a fault at verify steps spares it. ``first`` is replaced if it
+    bets on a fault of all tokens but is paid less for these tokens than for the others, beyond chance. The replacement is the best bettor
+    on a verify-step fault that does not guess at the draft. More than half of ``first``'s log wealth is enough for it: windows that follow
+    from the tokens are wrong for a server that emits what it rejected, which costs that bettor wealth.
     """
     prefilled = _chances_of_no_draft(observed.slot_chances)
     at_steps = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
@@ -361,11 +369,11 @@ def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bett
 def _payoff_difference(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> float:
     """Return the standard errors by which ``bettor`` is paid more ``here``.
 
-    ``here`` and ``there`` are shares of tokens [N]. Compared is the ratio of its payoffs to the expected ones: it is one everywhere if the
-    bettor's distribution is right, and the same everywhere if that is right but for the size of the fault. The error comes from the
-    payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). Without a distribution of the bettor the
-    expected payoffs are taken as equal, and the spread as that of both places together: such a bettor waits for rare tokens, and a place
-    with few tokens may have none. Returns 0 if no payoff is expected in one of the places.
+    ``here`` and ``there`` are two places: the chance of each token [N] to be in it. Compared is the ratio of log payoffs to those expected
+    under the bettor's fault. It is one in both places if the fault is as the bettor takes it, and the same in both if only its size is
+    another. The error comes from the payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). If the
+    expected payoffs are unknown, they are taken as equal, and the spread as that of both places together: such a bettor waits for rare
+    tokens, and a place with few tokens may have none. Returns 0 if no payoff is expected in one of the places.
     """
     expected, paid, both = expected_payoffs(observed, bettor), bettor.log_payoffs, here + there
     due = np.ones_like(paid) if expected is None else expected
@@ -383,26 +391,27 @@ def _payoff_difference(bettor: Bettor, observed: Observed, here: Floats, there: 
 def _prefer_temperature(bettor: Bettor, wealth: WealthProcess, observed: Observed) -> Bettor:
     """Return the best bettor on temperature instead of one on improbable tokens.
 
-    This is done if the remainder is outside the core (the outcomes of known probability) at every token, and the temperature's bettor
-    gained a factor of 8 among the top tokens: only a bettor on improbable tokens is paid for the effect of a temperature on the remainder.
-    Otherwise ``bettor`` itself is returned.
+    A wrong temperature also changes the remainder, all tokens outside the top ones, but only a bettor on improbable tokens can be paid for
+    that if the remainder is outside the core, the outcomes of known probability. The replacement is made if it is so at every token, and
+    the temperature's bettor gained a factor of 8 among the top tokens. Otherwise ``bettor`` itself is returned.
     """
     if bettor.fault is not Fault.IMPROBABLE or observed.distribution.core[:, -1].any():
         return bettor
-    other = max((one for one in wealth.bettors if one.name in TILTS), key=lambda one: one.log_wealth, default=bettor)
-    return other if other.log_wealth > DECISIVE else bettor
+    on_temperature = max((tilt for tilt in wealth.bettors if tilt.name in TILTS), key=lambda tilt: tilt.log_wealth, default=bettor)
+    return on_temperature if on_temperature.log_wealth > DECISIVE else bettor
 
 
 def _prefer_repetition(bettor: Bettor, wealth: WealthProcess, observed: Observed) -> Bettor:
     """Return the bettor on an out-of-place bonus instead of another on the bonus.
 
-    This is done if "the bonus repeats the token before it" explains the tokens better than ``bettor``, which is returned otherwise. After
-    an unknown token no repetition is predicted; after one in the remainder, the whole remainder is.
+    The bonus is the target's token after a fully accepted draft. One taken at the wrong place repeats the token before it: if a bet on
+    that is paid more than ``bettor``, the bettor named OUT_OF_PLACE is returned, otherwise ``bettor``. After an unknown token no repetition
+    is predicted; after one in the remainder, the whole remainder is.
     """
     if bettor.fault is not Fault.BONUS:
         return bettor
     distribution, before = observed.distribution, observed.before
     repetition = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
     paid = partial_stake(at_outcome(table(distribution, repetition), distribution), observed.slot_chances.bonus)
-    preferred = next((one for one in wealth.bettors if one.name == OUT_OF_PLACE), bettor)
+    preferred = next((candidate for candidate in wealth.bettors if candidate.name == OUT_OF_PLACE), bettor)
     return preferred if float(paid.sum()) > bettor.log_wealth else bettor

@@ -1,7 +1,7 @@
-"""The scope of a fault: whether it is on tokens after rejections only, or on all tokens.
+"""The scope of a fault: whether it is on tokens after rejected drafts only, or on all tokens.
 
 The two hypotheses are compared, each with the distribution that makes its tokens most probable. Neither is tested against a correct
-server: this is done after an alarm.
+server: this is done after an alarm. p is the baseline's distribution, [N, K+1] at N emitted tokens, over K top tokens and the remainder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FaultScope:
         """True if the fault is on tokens after rejections only.
 
         That hypothesis has to be the likelier one: ``everywhere`` below 0. And ``everywhere`` has to be too far below its mean under a
-        fault on all tokens to be so by chance.
+        fault on all tokens to be so by chance: by 2 standard deviations, or 3 if that mean is too small to tell the hypotheses apart.
         """
         deviations = BELOW if self.expected > TELLING * self.spread else FAR_BELOW
         return self.everywhere < min(0.0, self.expected - deviations * self.spread)
@@ -68,6 +68,7 @@ def fault_scope(observed: Observed) -> FaultScope:
     A fault after rejections is tried over two spans, and the result is of the span with more evidence for it: the verify step right after
     the rejection, since the next step may overwrite a stale cache entry, and all of the answer's rest, since the entry may stay.
     """
+    # Chances [N], 0 or 1 where verify windows are known: of a token after a rejection, and of one for which nothing was drafted.
     slot_chances = observed.slot_chances
     undrafted = slot_chances.at[:, NO_DRAFT].sum(axis=1)
     # No distribution is estimated from tokens without a draft, since a fault of drafted tokens may spare them.
@@ -82,17 +83,18 @@ def fault_scope(observed: Observed) -> FaultScope:
 def _compare_scopes(distribution: TokenDistribution, everywhere: Floats, after_rejection: Floats, undrafted: Floats) -> FaultScope:
     """Return the evidence for a fault everywhere against after rejections only.
 
-    ``everywhere`` [N, K+1] is the distribution under a fault on all tokens, over K top tokens and the remainder; that of a fault after
-    rejections is estimated here. ``after_rejection`` and ``undrafted`` are chances [N]: that a token is after a rejection, and that nothing
-    was drafted for it. The result's ``expected`` and ``spread`` hold if ``everywhere`` is right: the mean gain at each token, given those
-    before, is then the relative entropy of the two distributions, and the variances add up.
+    ``everywhere`` [N, K+1] is the distribution under a fault on all tokens; that of a fault after rejections is estimated here. Either
+    explains the tokens by its log likelihood ratio to the correct ``distribution``. ``after_rejection`` and ``undrafted`` are chances [N]:
+    that a token is after a rejection, and that nothing was drafted for it. The result's ``expected`` and ``spread`` hold if ``everywhere``
+    is right: the mean gain at each token, given those before, is then the relative entropy of the two distributions, and the variances
+    add up.
     """
     fitted_after = _fit_tilt(distribution, after_rejection * (1.0 - undrafted))
     # Log payoffs [N, K+1] of a bet on the fault after rejections, and how much more a bet on the fault everywhere is paid.
     paid = partial_stake(table(distribution, fitted_after), np.broadcast_to(after_rejection[:, None], fitted_after.shape))
     gain = table(distribution, everywhere) - paid
     gain_at_outcome, expected_gain = at_outcome(gain, distribution), (everywhere * gain).sum(axis=1)
-    # A mixture of two cases: the fault is on tokens without a draft as well, or spares them.
+    # A mixture of two cases: the fault is on tokens without a draft as well, or, with chance SPARED, another sampler emits these correctly.
     gain_undrafted = np.logaddexp(log(1.0 - SPARED) + float((undrafted * gain_at_outcome).sum()), log(SPARED))
     return FaultScope(
         after_rejections=float(at_outcome(paid, distribution).sum()),
@@ -105,10 +107,11 @@ def _compare_scopes(distribution: TokenDistribution, everywhere: Floats, after_r
 def _fit_tilt(distribution: TokenDistribution, chance: Floats) -> Floats:
     """Return the likeliest tilted distribution m [N, K+1] of the tokens.
 
-    A token is taken to be drawn from m with probability ``chance`` [N], else from p. The family is ``m ~ p^(1 + a)``, in the remainder
-    times ``e^b``, with exponents a and b that are the same at all tokens: a wrong temperature, and more or less mass in the remainder. They
-    are chosen by maximum likelihood. Logits that are off at random, as those of another context are, have such a distribution in the mean,
-    but for a few hundredths of a nat. Outcomes outside the core are left out, since p is only estimated there.
+    It stands for the distribution under the fault. A token is taken to be drawn from m with probability ``chance`` [N], else from p, the
+    correct one. The family is ``m ~ p^(1 + a)``, in the remainder times ``e^b``, with exponents a and b that are the same at all tokens: a
+    wrong temperature, and more or less mass in the remainder. They are chosen by maximum likelihood. Logits that are off at random, as
+    those of another context are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the core are
+    left out, since p is only estimated there.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - its import takes longer than most judgements, and only findings need it
 

@@ -1,4 +1,9 @@
-"""Sensitivity: which faults a run of the sampling judge would have shown, from its own distributions and token count."""
+"""Sensitivity: which faults a run of the sampling judge would have shown, from its own distributions and token count.
+
+A bettor bets on one fault: its log evidence grows with the tokens if the server has that fault, and raises an alarm at its barrier. The
+faults are those of the catalogue (verify rules), leaks (a share of rejected draft tokens is emitted all the same), wrong temperatures, and
+nuclei, the tokens that top_p leaves, too narrow or too wide. Distributions are [N, K+1]: N tokens, K top tokens and the remainder.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +71,7 @@ class Sensitivity:
         A leak is the share of rejected draft tokens that is emitted all the same, 0..1. None if even the largest would not be caught.
         """
         smallest = None
+        # From the largest down to the first that is missed.
         for size in sorted(self.leaks, reverse=True):
             if self.leaks[size] < CONFIDENCE:
                 break
@@ -98,7 +104,7 @@ class Sensitivity:
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """Figures for machines, by name."""
+        """Figures for machines, by name; those of leaks only where they are known."""
         smallest = self.smallest_leak
         return {
             "promised_probability": CONFIDENCE,
@@ -114,8 +120,8 @@ class Sensitivity:
     def _describe_caught_leaks(self) -> str:
         """Return the caught shares of wrongly emitted draft tokens, in words.
 
-        The typical share of 20 % is named, or the smallest caught if that is larger; and the smallest caught too if that is smaller. Empty
-        if no share would be caught.
+        Named is a leak of 20 %, a size that readers can picture, and the smallest caught if that is smaller. If that is larger, it alone is
+        named. Empty if no share would be caught.
         """
         smallest = self.smallest_leak
         if smallest is None:
@@ -127,7 +133,8 @@ class Sensitivity:
     def _describe_temperature(self) -> str:
         """Return the gentlest wrong temperature caught, in words.
 
-        If none is caught with CONFIDENCE, it is the one caught most often.
+        If none is caught with CONFIDENCE, it is the one caught most often. Temperatures are by the power of the distribution that each
+        amounts to, ``1 / temperature``, the gentlest first.
         """
         sure = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
         power = sure[0] if sure else max(self.tilts, key=lambda tilt: self.tilts[tilt])
@@ -136,7 +143,8 @@ class Sensitivity:
     def _describe_cuts(self) -> str:
         """Return the gentlest narrower and wider nucleus caught, in words.
 
-        Of a side on which none is surely caught it says so. Empty without top_p.
+        Of a side on which none is surely caught it says so. ``cuts`` has the chances of being caught by the part of its mass that a nucleus
+        keeps, ``widths`` by the mass that it has too much. Empty without top_p.
         """
         if not self.cuts:
             return ""
@@ -169,7 +177,7 @@ def _describe_width(width: float) -> str:
 def _gentlest_caught(chances: Mapping[float, float]) -> float | None:
     """Return the gentlest size caught with CONFIDENCE, as every severer one is.
 
-    ``chances`` go from the gentlest to the severest. None if the severest is not caught.
+    ``chances`` has the chance of being caught by size of the fault, from the gentlest to the severest. None if the severest is not caught.
     """
     caught_from_severest = takewhile(lambda size: chances[size] >= CONFIDENCE, reversed(chances))
     return next(reversed([*caught_from_severest]), None)
@@ -183,10 +191,11 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
     """Return the probabilities of this run catching each fault.
 
     ``log_barrier`` is the natural log of the evidence at which the alarm is raised, ``untestable`` the reason that acceptance faults are
-    not testable. For each fault only the one bettor that would see it best is followed, and its barrier is higher by its share of the
-    starting wealth (stats/power.py has the approximation). The distributions are those after this run's own prefixes. A fault would have
-    led to other prefixes, which is left out, but for the share of draft slots, which falls if more is accepted, and for faults of top_p,
-    where the variance between answers is added.
+    not testable. For each fault only the bettor that would see it best is followed. The alarm is raised by the mean of all bettors' wealth
+    (``wealth``), so one that starts with a small share of it has a higher barrier to reach alone; stats/power.py has the approximation.
+
+    The distributions are those after this run's own prefixes. A fault would have led to other prefixes, which is left out but for two
+    effects: fewer tokens are at draft slots if more drafts are accepted, and for faults of top_p the variance between answers is added.
     """
     total_weight = sum(bettor.weight for bettor in wealth.bettors)
     barriers = {bettor.name: log_barrier - log(bettor.weight / total_weight) for bettor in wealth.bettors}
@@ -208,8 +217,8 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
 def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
     """Yield each fault of the catalogue with its bettor's growth of evidence.
 
-    The growth is over a run like this one, and ``barriers`` the log evidence for an alarm, both by the bettor's name. Nothing is yielded
-    without the draft's distribution.
+    The growth is over a run like this one, and ``barriers`` the log evidence for an alarm, both by the bettor's name. It is scaled to the
+    number of draft slots under the fault. Nothing is yielded without the draft's distribution.
     """
     if observed.q is None:
         return
@@ -222,8 +231,8 @@ def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Ite
 def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each leak with the growth of evidence of its nearest bettors.
 
-    ``barriers`` are those of :func:`_catalogue_growths`. There are more leaks than bettors on one, so those on the next smaller and on the
-    next larger leak are taken. Nothing is yielded without the draft's distribution.
+    ``barriers`` has the log evidence for an alarm by the bettor's name. There are more leaks than bettors on one, so those on the next
+    smaller and on the next larger leak are taken. Nothing is yielded without the draft's distribution.
     """
     if observed.q is None:
         return
@@ -231,6 +240,7 @@ def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable
     bets = sorted((fault.leak, fault.name, table) for fault, _, table in catalogue_tables(observed, leaky) if fault.leak is not None)
     stake = (observed.slot_chances.draft * observed.drafted)[:, None]
     p, acceptance = observed.distribution.p, overlap(observed.distribution.p, observed.q)
+    # ``truth`` is the distribution of the emitted tokens under the leak, which changes draft slots only.
     for size in LEAKS:
         factor = _slot_factor(observed, acceptance + size * (1.0 - acceptance), acceptance)
         truth = stake * leak(size)(p, observed.q) + (1.0 - stake) * p
@@ -240,8 +250,8 @@ def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable
 def _nearest_bets(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:
     """Yield name and payoffs of the bettors on the leaks next to ``size``.
 
-    ``bets`` has leak, name and payoffs, by rising leak. The bettors are the one on the next smaller leak and the one on the next larger or
-    equal leak: no other one sees this leak better.
+    ``bets`` has leak, bettor's name and log payoffs [N, K+1], by rising leak. The bettors are the one on the next smaller leak and the one
+    on the next larger or equal leak: no other one sees this leak better.
     """
     above = next((at for at, (leak, *_) in enumerate(bets) if leak >= size), len(bets) - 1)
     for _, name, log_payoffs in bets[max(0, above - 1) : above + 1]:
@@ -251,9 +261,9 @@ def _nearest_bets(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Ite
 def _slot_factor(observed: Observed, accepted: Floats, right: Floats) -> float:
     """Return the share of draft slots under a fault, over the correct share.
 
-    ``accepted`` [N] is the chance of acceptance under the fault, ``right`` [N] that of a correct server. With k draft tokens per step and
-    the mean acceptance a, ``sum_{j<k} a^j`` of the ``sum_{j<=k} a^j`` tokens of a verify step are at draft slots. A fault that accepts more
-    has fewer of them. Returns 1 if there are no draft slots.
+    At a draft slot a draft token is verified: only there such a fault shows. ``accepted`` [N] is the chance of acceptance under the fault,
+    ``right`` [N] that of a correct server. With k draft tokens per step and the mean acceptance a, ``sum_{j<k} a^j`` of the
+    ``sum_{j<=k} a^j`` tokens of a verify step are at draft slots. A fault that accepts more has fewer of them. Returns 1 without any.
     """
     chance = observed.slot_chances.draft * observed.drafted
     if not chance.any():
@@ -276,7 +286,8 @@ def _temperature_growths(observed: Observed, barriers: Mapping[str, float]) -> I
 def _cut_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each narrower nucleus with its bettor's growth of evidence.
 
-    A nucleus is given by the part of its mass that it keeps. Nothing is yielded without top_p.
+    A nucleus is given by the part of its mass that it keeps. Its bettor is the one on top_p squared; ``barriers`` has the log evidence for
+    an alarm. Nothing is yielded without top_p.
     """
     distribution, top_p = observed.distribution, observed.distribution.top_p
     if top_p is None:

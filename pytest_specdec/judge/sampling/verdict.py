@@ -1,4 +1,9 @@
-"""The verdict of sampling: evidence of the betting test, compared with the control's."""
+"""The verdict of sampling: evidence of the betting test, compared with the control's.
+
+A bettor bets on one fault, and its wealth is the likelihood ratio of that fault to a correct server; their weighted mean is the evidence.
+The alarm is at evidence ``1/alpha``. The control is a second boot of the baseline, judged in the variant's place. Scores are the baseline's
+log-probabilities of emitted tokens: noisy if they scatter, biased if they are off by one power.
+"""
 
 from __future__ import annotations
 
@@ -103,6 +108,7 @@ def _judge_gathered(captured: Captured, gathered: SamplingData) -> Verdict:
     if not np.isfinite(analysis.wealth.log_wealth).all():
         return _say_not_finite(captured, analysis.wealth)
     calibration = gathered.calibration
+    # It compares log-probabilities that the baseline reported with scores: noise and bias are those of the scores.
     if calibration is not None and not calibration.valid:
         return _judge_noisy(captured, gathered, gathered.observed, analysis.wealth)
     if calibration is not None and calibration.is_biased:
@@ -137,8 +143,8 @@ def _judge_biased(captured: Captured, biased: _Analysis, scoring_bias: float) ->
 def _conclude(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
     """Return the verdict by the alarm, once the scores are usable.
 
-    With an alarm it is INVALID if the control shows the same, else FAIL, even if nothing was drafted. Without one, missing drafts come
-    first, since a pass would claim nothing of speculation, then SUSPICIOUS, then PASS or INCONCLUSIVE.
+    With an alarm it is INVALID if the control shows the same at the same ``scoring_bias``, else FAIL, even if nothing was drafted. Without
+    one, missing drafts come first, since a pass would claim nothing of speculation, then SUSPICIOUS, then PASS or INCONCLUSIVE.
     """
     if analysis.alarm is None:
         return speculating(captured) or _say_suspicious(captured, analysis) or _pass_sampling(captured, analysis)
@@ -148,7 +154,7 @@ def _conclude(captured: Captured, analysis: _Analysis, scoring_bias: float) -> V
 def _say_not_finite(captured: Captured, wealth: WealthProcess) -> Verdict:
     """Return INVALID, since the evidence is NaN or infinite from some token on.
 
-    No later token could raise an alarm.
+    No later token could raise an alarm. The headline has the first such token, and ``short`` a bettor with such a payoff there.
     """
     at = int(np.flatnonzero(~np.isfinite(wealth.log_wealth))[0])
     names = [bettor.name for bettor in wealth.bettors if not np.isfinite(bettor.log_payoffs[at])]
@@ -167,8 +173,8 @@ def _judge_noisy(captured: Captured, gathered: SamplingData, observed: Observed,
     """Return the verdict for noisy scores, by the difference to the control.
 
     Wrong scores pay a bettor on either arm, and cancel in the difference. FAIL if the largest difference is significant at
-    ``captured.alpha`` over all bettors, else INVALID. Bettors on some answers only are left out: each bettor is one more test, which lowers
-    the level of all (Bonferroni).
+    ``captured.alpha`` over all bettors, by the level ``limit`` for each of them (Bonferroni), else INVALID. Bettors on some answers only
+    are left out: each bettor is one more test, which lowers the level of all.
     """
     panel = wealth.without_sparse_bettors.bettors
     best = compare_with_control(captured, observed, panel)
@@ -186,7 +192,7 @@ def _judge_noisy(captured: Captured, gathered: SamplingData, observed: Observed,
 def _check_control(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
     """Return INVALID if the control shows the same evidence, else None.
 
-    Evidence against the control, which does not speculate, shows that the scores are wrong.
+    Compared is the evidence of the richest bettor. That against the control, which does not speculate, shows that the scores are wrong.
     """
     comparison = compare_at_bias(captured, analysis.observed, analysis.wealth.winner, scoring_bias=scoring_bias)
     if comparison is None or comparison.holds:
@@ -197,7 +203,7 @@ def _check_control(captured: Captured, analysis: _Analysis, scoring_bias: float)
 
 
 def _say_invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
-    """Return INVALID for an alarm due to wrong scores, with its evidence."""
+    """Return INVALID for an alarm due to wrong scores, as ``headline`` says, with its evidence."""
     return say(
         captured,
         Outcome.INVALID,
@@ -252,7 +258,7 @@ def _say_suspicious(captured: Captured, analysis: _Analysis) -> Verdict | None:
 
 
 def _fail_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
-    """Return FAIL with the fault named, and the evidence for it."""
+    """Return FAIL with the fault named; callers ensure an alarm, and that the control does not show the same."""
     wealth, alarm = analysis.wealth, analysis.alarm
     assert alarm is not None
     named = name(wealth, analysis.observed, analysis.acceptance)
@@ -279,9 +285,10 @@ def _fail_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
 def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
     """Return PASS with the faults ruled out, or INCONCLUSIVE if none is.
 
-    A control passes without them: they take time to compute, and no test reports a control that passes.
+    A fault is ruled out if this run would have caught it. A control passes without such claims: they take time to compute, and no test
+    reports a control that passes.
     """
-    if captured.is_control:  # no test is made of a control that passes
+    if captured.is_control:
         headline = f"{analysis.observed.tokens:,} sampled tokens checked"
         return say(
             captured, Outcome.PASS, headline, evidence=_evidence(analysis), cell=_cell(analysis.wealth), figures=_sampling_figures(analysis)
@@ -328,7 +335,7 @@ def _describe_need(needed: int | None, gathered: SamplingData) -> str:
 
 
 def _evidence(analysis: _Analysis) -> tuple[str, ...]:
-    """Return the lines of evidence for a report, with the strongest bettors at the end."""
+    """Return the lines of evidence for a report: on tokens, drafts and scores, on the evidence, and last on the richest bettors."""
     gathered, observed = analysis.gathered, analysis.observed
     unknown = f"draft distribution unknown: {gathered.draft_distribution}" if observed.q is None else "draft distribution known"
     windows, log_end = _describe_windows(observed), float(analysis.wealth.log_wealth[-1])
@@ -346,7 +353,7 @@ def _evidence(analysis: _Analysis) -> tuple[str, ...]:
 
 
 def _describe_windows(observed: Observed) -> str:
-    """Return the source of the tokens' verify windows, in words."""
+    """Return the source of the verify windows, the tokens of each verify step, in words; ``implied`` ones follow from the drafts."""
     if observed.slots.known.any():
         return "windows follow from the drafts" if observed.slots.implied else "windows known"
     return "windows unknown" if observed.q is None else "windows unknown, their chances follow from both distributions"
@@ -355,7 +362,7 @@ def _describe_windows(observed: Observed) -> str:
 def _sampled_tokens(analysis: _Analysis) -> SampledTokens:
     """Return the number of tokens, and the evidence, for reports.
 
-    The curve has the highest evidence of each of up to 60 parts of the tokens.
+    The curve shows the evidence over the tokens: the highest power of ten in each of up to 60 equal parts.
     """
     wealth = analysis.wealth
     parts = np.array_split(wealth.log_wealth / LN_10, min(_CURVE_PARTS, len(wealth.log_wealth)) or 1)

@@ -1,4 +1,9 @@
-"""Boot blocks: the speed of a pair over several boots, each of the variant beside boots of the baseline."""
+"""Boot blocks: the speed of a pair over several boots, each of the variant beside boots of the baseline.
+
+A boot is one start of a server. A block is a boot of the variant with the baseline's boots beside it; blocks that share one make a group. A
+boot's level is the natural log of its speed over that of the baseline's first transcript. Log-ratios compare one boot's speed with that of
+baseline boots, one per pass over the requests.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ class BootBlocks:
         return tuple(level for group in self.groups for level in group.baseline)
 
     def estimate(self, earlier: BootSpread) -> Estimate | None:
-        """Return the speed ratio to expect of other boots.
+        """Return the speed ratio to expect of other boots, with its error.
 
         ``earlier`` is the spread between boots that earlier runs showed. Returns None if a block has fewer than two passes.
         """
@@ -69,6 +74,7 @@ class _Compare(Protocol):
 def arms(captured: Captured) -> tuple[Transcript, ...]:
     """Return the transcripts of all timed boots, the baseline's first, each once."""
     first = [captured.baseline, *([captured.control] if captured.control is not None else [])]
+    # By arm, since two blocks may share a boot of the baseline.
     baselines = {boot.arm: boot for boot in (*first, *(near for block in captured.further for near in block.baselines))}
     return (*baselines.values(), captured.speculative, *(block.speculative for block in captured.further))
 
@@ -87,10 +93,8 @@ def compare_boots(captured: Captured, compare: _Compare) -> BootBlocks | None:
 def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> BootBlocks | None:
     """Return the speeds of all boots, by decoding or by whole requests.
 
-    A boot's level is the log of its speed over that of the baseline's first transcript. For a boot of the variant it is the log-ratio to
-    the baseline boots beside it, plus their mean level. A block is a boot of the variant with those baseline boots; blocks that share one
-    make a group. If decoding cannot be timed in a block, the levels too are by whole requests. Returns None if a boot has no pass
-    with usable timing.
+    The level of a variant boot is its log-ratio to the baseline boots beside it, plus their mean level. If decoding cannot be timed in a
+    block, the levels too are by whole requests. Returns None if a boot has no pass with usable timing.
     """
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
@@ -101,7 +105,7 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
         return None
     baseline_levels = [math.fsum(levels[boot.arm] for boot in baselines) / len(baselines) for baselines, _ in blocks]
     variant_levels = [centre(timings.response.log_ratios) + level for timings, level in zip(timed, baseline_levels, strict=True)]
-    # One boot may have answered twice, as baseline and as control.
+    # One boot may have answered twice, as baseline and as control: its level is the mean of the two.
     levels_by_boot: dict[int, list[float]] = {}
     for transcript in _baselines(captured):
         levels_by_boot.setdefault(transcript.boot, []).append(levels[transcript.arm])
@@ -152,7 +156,7 @@ def _baselines(captured: Captured) -> tuple[Transcript, ...]:
 def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[str, float] | None:
     """Return each baseline transcript's log speed over the first's, by arm.
 
-    Returns None if one of the transcripts has no usable timing.
+    ``whole`` times whole requests instead of decoding. Returns None if one of the transcripts has no usable timing.
     """
     levels = {captured.baseline.arm: 0.0}
     for transcript in _baselines(captured)[1:]:

@@ -57,13 +57,13 @@ class SpeedByLoad:
     def break_even(self) -> float | None:
         """The number of clients at which an answer's speedup falls to 1.
 
-        None if it is above 1 with the fewest clients and never falls so far. If it is not above 1 there, the result is the fewest unless it
+        None if it is above 1 with the fewest clients and never falls so far. If it is 1 or less there, the result is the fewest, unless it
         rises and falls again. Between the levels the log of the speedup is taken to be linear in the log of the clients.
         """
         points = [(math.log(level.clients), math.log(level.speed.ratio)) for level in self.levels]
-        for (few, faster), (many, slower) in pairwise(points):
-            if faster > 0.0 >= slower:
-                return math.exp(few + (many - few) * faster / (faster - slower))
+        for (log_few, log_before), (log_many, log_after) in pairwise(points):
+            if log_before > 0.0 >= log_after:
+                return math.exp(log_few + (log_many - log_few) * log_before / (log_before - log_after))
         return float(self.levels[0].clients) if points[0][1] <= 0.0 else None
 
     @property
@@ -99,30 +99,31 @@ def by_load(captured: Captured) -> SpeedByLoad | None:
     The requests of a wave are in flight together, and its size is the number of clients. Levels go from the fewest clients to the most;
     those without a request timed in every arm are left out. Returns None if none is left.
     """
-    by_size: dict[int, list[Sequence[Request]]] = {}
+    by_clients: dict[int, list[Sequence[Request]]] = {}
     for wave in captured.workload.in_waves:
-        by_size.setdefault(len(wave), []).append(wave)
-    levels = [level for clients in sorted(by_size) if (level := _measure_level(captured, clients, by_size[clients])) is not None]
+        by_clients.setdefault(len(wave), []).append(wave)
+    levels = [level for clients in sorted(by_clients) if (level := _measure_level(captured, clients, by_clients[clients])) is not None]
     return SpeedByLoad(levels=tuple(levels)) if levels else None
 
 
 def _measure_level(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) -> SpeedAtLoad | None:
     """Return the speed at one number of clients, from waves of so many requests.
 
-    Returns None if no request was timed in every arm.
+    A wave is requests sent at once. The speed is that of single answers, and of all clients together. Returns None if no request was timed
+    in every arm.
     """
     part = _select_answers(captured, (request.id for wave in waves for request in wave))
     speed = measure_speed(part)
     if speed is None:
         return None
-    ids = [frozenset(request.id for request in wave) for wave in waves]
+    ids_by_wave = [frozenset(request.id for request in wave) for wave in waves]
     transcripts = [boot for boot in (part.baseline, part.control, part.speculative) if boot is not None]
     return SpeedAtLoad(
         clients=clients,
         part=part,
         speed=speed,
-        together=_tokens_per_s(part.speculative, ids) / _tokens_per_s(part.baseline, ids),
-        waited=sum(_count_waiting(group) for transcript in transcripts for group in _groups(transcript, ids)),
+        together=_tokens_per_s(part.speculative, ids_by_wave) / _tokens_per_s(part.baseline, ids_by_wave),
+        waited=sum(_count_waiting(group) for transcript in transcripts for group in _group_by_wave(transcript, ids_by_wave)),
     )
 
 
@@ -131,40 +132,40 @@ def _select_answers(captured: Captured, request_ids: Iterable[str]) -> Captured:
 
     The server's counters are left out, since they cover all requests.
     """
-    wanted = frozenset(request_ids)
+    selected = frozenset(request_ids)
     return replace(
         captured,
-        baseline=captured.baseline.part(wanted),
-        control=None if captured.control is None else captured.control.part(wanted),
-        speculative=captured.speculative.part(wanted),
+        baseline=captured.baseline.part(selected),
+        control=None if captured.control is None else captured.control.part(selected),
+        speculative=captured.speculative.part(selected),
         further=tuple(
-            replace(block, baselines=tuple(boot.part(wanted) for boot in block.baselines), speculative=block.speculative.part(wanted))
+            replace(block, baselines=tuple(boot.part(selected) for boot in block.baselines), speculative=block.speculative.part(selected))
             for block in captured.further
         ),
     )
 
 
-def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[Answer]]:
+def _group_by_wave(transcript: Transcript, ids_by_wave: Sequence[frozenset[str]]) -> list[list[Answer]]:
     """Return the answers that were in flight together, by wave and pass.
 
-    ``ids`` has the request ids of each wave. Answers without success or timing are left out.
+    ``ids_by_wave`` has the request ids of each wave. Answers without success or timing are left out.
     """
     groups: dict[tuple[int, int], list[Answer]] = {}
     for answer in transcript.answers:
-        wave = next((index for index, group in enumerate(ids) if answer.request_id in group), None)
+        wave = next((index for index, group in enumerate(ids_by_wave) if answer.request_id in group), None)
         if wave is not None and answer.ok and answer.timing is not None:
             groups.setdefault((answer.pass_index, wave), []).append(answer)
     return list(groups.values())
 
 
-def _tokens_per_s(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
+def _tokens_per_s(transcript: Transcript, ids_by_wave: Sequence[frozenset[str]]) -> float:
     """Return the tokens per second of all clients together.
 
-    It is the sum of all tokens over the sum of the waves' times in all passes, each from the first request sent to the last byte. ``ids``
-    has the request ids of each wave; callers ensure that an answer to one of them was timed.
+    It is the sum of all tokens over the sum of the waves' times in all passes, each from the first request sent to the last byte.
+    ``ids_by_wave`` has the request ids of each wave; callers ensure that an answer to one of them was timed.
     """
     tokens = seconds = 0.0
-    for group in _groups(transcript, ids):
+    for group in _group_by_wave(transcript, ids_by_wave):
         timings = [answer.timing for answer in group if answer.timing is not None]
         tokens += sum(answer.reported_tokens for answer in group)
         seconds += max(timing.done_s for timing in timings) - min(timing.sent_s for timing in timings)

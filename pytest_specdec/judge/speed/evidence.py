@@ -33,14 +33,14 @@ _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
 def speedup(captured: Captured, measured: MeasuredSpeed, *, gates: int = 0, unfit: str = "") -> Speedup:
     """Return the measured speed for reports and baseline files.
 
-    ``gates`` is the number of gates that it was held against, and ``unfit`` the reason for which the times do not show decoding; empty if
-    they do.
+    It has both arms' figures with their ratios and limits, and all latencies. ``gates`` is the number of gates that it was held against,
+    and ``unfit`` the reason for which the times do not show decoding; empty if they do.
     """
     timings, cost = measured.paces, _step_cost(captured, measured)
     return Speedup(
         response=SpeedFigure(baseline=timings.response.baseline, speculative=timings.response.speculative, speedup=measured.ratio),
-        ttft=_speed_figure(timings.ttft, -1),
-        content=_speed_figure(timings.content, -1) if _reasons(timings) else None,
+        ttft=_speed_figure(timings.ttft, -1),  # less time is better
+        content=_speed_figure(timings.content, -1) if _begins_with_reasoning(timings) else None,
         prompt=_speed_figure(timings.prompt, 1),
         limits=_speed_limits(measured.interval),
         over_passes=_speed_limits(measured.over_passes),
@@ -85,8 +85,8 @@ def table(speed: Speedup) -> tuple[str, ...]:
     return tuple(f"| {' | '.join(cells)} |" for cells in (header, rule, *body))
 
 
-def _reasons(timings: ArmTimings) -> bool:
-    """Return True if the first text came later than the first token."""
+def _begins_with_reasoning(timings: ArmTimings) -> bool:
+    """Return True if an arm's first text came later than its first token."""
     ttft, content = timings.ttft, timings.content
     if ttft is None or content is None:
         return False
@@ -109,7 +109,8 @@ def _latencies(captured: Captured) -> tuple[ArmLatency, ...]:
 def describe_interval(measured: MeasuredSpeed) -> str:
     """Return the interval's confidence and its sources of error, in words.
 
-    For an attached baseline, which has one boot, the interval leaves the spread between boots out.
+    They are passes over the requests and boots of the servers. For an attached baseline, which has one boot, the interval leaves the spread
+    between boots out.
     """
     estimate, passes = measured.estimate, len(measured.paces.response.log_ratios)
     if estimate is None or measured.interval is None:
@@ -130,7 +131,7 @@ def _describe_boots(blocks: BootBlocks) -> str:
 def describe_spread(measured: MeasuredSpeed) -> str:
     """Return the spread assumed between boots with its sources, in words.
 
-    The control is a source only without further boots: with these it is one of the baseline's.
+    The control, another boot of the baseline, is a source of its own only without further boots: with these it is among the baseline's.
     """
     spread, runs = measured.spread, measured.earlier
     sources = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
@@ -236,11 +237,12 @@ def _sides(captured: Captured) -> tuple[tuple[str, ArmLatency], ...]:
 
 
 def _limit_figures(measured: MeasuredSpeed) -> Mapping[str, float]:
-    """Return the limits of the speedup by name; empty without any."""
+    """Return the speedup's limits, and those over the passes alone, by name; empty without any."""
     limits = measured.interval
     if limits is None:
         return {}
-    passes = {"passes_low": alone.low, "passes_high": alone.high} if (alone := measured.over_passes) else {}
+    over_passes = measured.over_passes
+    passes = {"passes_low": over_passes.low, "passes_high": over_passes.high} if over_passes else {}
     return {"speedup_low": limits.low, "speedup_high": limits.high, "confidence": limits.confidence, **passes}
 
 

@@ -58,8 +58,8 @@ class FirstTokens:
 def first_tokens(captured: Captured) -> FirstTokens | None:
     """Return how soon first tokens of cached prompts come, in both arms.
 
-    Only prompts of 64 tokens or more count that every arm reports as mostly cached when asked again. None without any, and for requests
-    in flight together, which wait for each other.
+    Only prompts of 64 tokens or more count, and only those that every arm reports as mostly cached when asked again. Returns None without
+    any, and for requests in flight together, which wait for each other.
     """
     if captured.workload.concurrency != 1:
         return None
@@ -80,8 +80,8 @@ def first_tokens(captured: Captured) -> FirstTokens | None:
 def _log_ratios(arm: Transcript) -> Mapping[str, float]:
     """Return each request's log-ratio of times to the first token, by its id.
 
-    It is that of the median time, over the passes in which the prompt was mostly cached, to the time of the new prompt. Requests that were
-    never mostly cached, or whose new prompt was not timed, are left out.
+    It is the log of the median time, over the passes in which the prompt was mostly cached, over the time when the prompt was new. Requests
+    that were never mostly cached, or whose new prompt was not timed, are left out.
     """
     again: dict[str, list[float]] = {}
     for answer in arm.answers:

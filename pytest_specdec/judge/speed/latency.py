@@ -100,7 +100,7 @@ def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None
     ttft, request = percentiles(map(ttft_s, streamed)), percentiles(map(latency_s, streamed))
     if ttft is None or request is None:
         return None
-    counted = [usage for answer in streamed if (usage := answer.usage) is not None and usage.cached_tokens is not None]
+    usages = [usage for answer in streamed if (usage := answer.usage) is not None and usage.cached_tokens is not None]
     busy_s = _busy_s(transcript.answers)
     return ArmLatency(
         arm=transcript.arm,
@@ -110,8 +110,8 @@ def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None
         gap=percentiles(gap_us / 1e6 for answer in streamed if answer.timing for gap_us in answer.timing.gaps_us),
         request=request,
         tokens_per_s=sum(answer.reported_tokens for answer in streamed) / busy_s if busy_s else 0.0,
-        prompt_tokens=sum(usage.prompt_tokens for usage in counted),
-        cached_tokens=sum(usage.cached_tokens or 0 for usage in counted) if counted else None,
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        cached_tokens=sum(usage.cached_tokens or 0 for usage in usages) if usages else None,
         goodput=None if slo is None else _goodput(transcript.answers, slo, busy_s),
     )
 
@@ -182,15 +182,15 @@ def lines(arms: Sequence[ArmLatency]) -> tuple[str, ...]:
     """
     reasons = any(arm.reasons for arm in arms)
     rows = [row for row in _ROWS if reasons or row is not _CONTENT]
-    shown = ((row.title, [(arm.arm, times) for arm in arms if (times := row.of(arm)) is not None]) for row in rows)
-    timed = [f"{title} p50 / p90 / p99: {_beside(pairs)}" for title, pairs in shown if pairs]
-    throughput = f"tokens of all requests per second: {_beside([(arm.arm, f'{arm.tokens_per_s:,.2f}') for arm in arms])}"
+    times_by_title = ((row.title, [(arm.arm, times) for arm in arms if (times := row.of(arm)) is not None]) for row in rows)
+    timed = [f"{title} p50 / p90 / p99: {_join_arms(pairs)}" for title, pairs in times_by_title if pairs]
+    throughput = f"tokens of all requests per second: {_join_arms([(arm.arm, f'{arm.tokens_per_s:,.2f}') for arm in arms])}"
     cached = [(arm.arm, f"{arm.cached_tokens:,} of {arm.prompt_tokens:,}") for arm in arms if arm.cached_tokens is not None]
     goodput_lines = [f"goodput of {arm.arm}: {arm.goodput}" for arm in arms if arm.goodput is not None]
-    return (*timed, throughput, *([f"cached prompt tokens: {_beside(cached)}"] if cached else []), *goodput_lines)
+    return (*timed, throughput, *([f"cached prompt tokens: {_join_arms(cached)}"] if cached else []), *goodput_lines)
 
 
-def _beside(values: Sequence[tuple[str, object]]) -> str:
+def _join_arms(values: Sequence[tuple[str, object]]) -> str:
     return "; ".join(f"{arm} {value}" for arm, value in values)
 
 
@@ -208,9 +208,9 @@ def quantiles(sides: Sequence[tuple[str, ArmLatency]]) -> tuple[LatencyQuantiles
 
 
 def figures(side: str, arm: ArmLatency) -> dict[str, float]:
-    """Return the numbers of one arm, units in their names.
+    """Return the numbers of one arm by name, units in their names.
 
-    ``side`` is its name in reports, with which each name begins. Unknown figures are left out.
+    ``side`` is the arm's name in reports, with which each name begins. Unknown figures are left out.
     """
     quantiles_by_name = {f"{side}_{row.figure}": times for row in _ROWS if (times := row.of(arm)) is not None}
     times_by_name = {

@@ -107,13 +107,13 @@ def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
     out, so they are a measurement of their own. Returns None if the streams do not show the steps, or if step gaps and speeds are not known
     for the same passes.
     """
-    gaps, paces = (compare_figure(of, captured.baseline_boots, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
-    if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):
+    gaps, speeds = (compare_figure(figure, captured.baseline_boots, captured.speculative) for figure in (step_gap_s, response_tokens_per_s))
+    if gaps is None or speeds is None or len(gaps.log_ratios) != len(speeds.log_ratios) or not _shows_steps(captured):
         return None
-    # Logs of the predicted over the measured speedup, pass by pass.
-    deviations = [math.log(tokens_per_step) - gap - pace for gap, pace in zip(gaps.log_ratios, paces.log_ratios, strict=True)]
+    # Logs of the predicted over the measured speedup, pass by pass. Log-ratios are those of the variant over the baseline.
+    deviations = [math.log(tokens_per_step) - gap - speed for gap, speed in zip(gaps.log_ratios, speeds.log_ratios, strict=True)]
     mean = math.fsum(deviations) / len(deviations)
-    speedup = paces.speculative / paces.baseline
+    speedup = speeds.speculative / speeds.baseline
     return Identity(
         predicted=speedup * math.exp(mean),
         measured=speedup,
@@ -124,15 +124,16 @@ def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
 def is_contradicted(log_deviations: Sequence[float]) -> bool:
     """Return True if the passes surely contradict the identity.
 
-    ``log_deviations`` has the log of predicted over measured speedup of each pass. Their mean is then beyond 5 %, on either side, by
-    Student's t: for an identity that is off by exactly 5 % this is True in 2.5 % of runs, passes taken as independent and normal. Always
-    False for one pass.
+    ``log_deviations`` has the log of predicted over measured speedup of each pass. True means that their mean is beyond 5 %, on either
+    side, by Student's t. For an identity that is off by exactly 5 % this happens in 2.5 % of runs, passes taken as independent and normal.
+    Always False for one pass.
     """
     count = len(log_deviations)
     if count < _LEAST_PASSES:
         return False
     mean = math.fsum(log_deviations) / count
     variance = math.fsum((deviation - mean) ** 2 for deviation in log_deviations) / (count - 1)
+    # The quantile is below 0: it adds the noise of the mean to the tolerance.
     return abs(mean) > math.log1p(_TOLERANCE) - float(stdtrit(count - 1, _ERROR)) * math.sqrt(variance / count)
 
 
@@ -160,11 +161,12 @@ class Suspect:
 def suspect(captured: Captured, step: StepCost, at_least: float) -> Suspect:
     """Return the likely cause of a speedup below ``at_least``.
 
-    The cause is the client if the identity is broken and its prediction would have met the gate. Else it is the drafter if the tokens per
-    step do not exceed the gate by more than noise, since no step is cheaper than a plain one. Otherwise log speedup = log L - log r is
-    compared with a reference, and the cause is the term that has lost more: the drafter for L, tokens per step, or the step for r, its
-    cost. The reference is the typical stored run, if a gate carries tokens per step, else the usual case: each of k draft tokens is
-    accepted with probability 0.6, and a step costs 1.25 plain ones.
+    It is the client if the identity is broken and its prediction would have met the gate. Else it is the drafter if the tokens per step do
+    not exceed the gate by more than noise: no step is cheaper than a plain one, so that no speedup exceeds the tokens per step.
+
+    Otherwise tokens per step L and step cost r are compared with usual ones. The cause is the one that has lost more of log speedup = log L
+    - log r: the drafter for L, the step for r. Usual are those of the typical stored run, if a gate carries tokens per step. Else each of k
+    draft tokens is accepted with probability 0.6, and a step costs 1.25 plain ones.
     """
     tokens, cost, identity = step.tokens_per_step, step.cost, step.identity
     if identity is not None and identity.broken and identity.predicted >= at_least > identity.measured:
@@ -190,9 +192,9 @@ class _UsualStep:
 
 
 def _stored_step_cost(captured: Captured) -> _UsualStep | None:
-    """Return the steps of the typical stored run, by the gate with most runs.
+    """Return the tokens per step and step cost of the typical stored run.
 
-    Returns None unless a gate on the speedup carries tokens per step too.
+    It is that of the gate with most runs. Returns None unless a gate on the speedup carries tokens per step too.
     """
     gates = (gate for gate in captured.gates if gate.figure == SPEEDUP and gate.log_ratios and gate.log_tokens_per_step)
     gate = max(gates, key=lambda gate: len(gate.log_tokens_per_step), default=None)
@@ -203,9 +205,10 @@ def _stored_step_cost(captured: Captured) -> _UsualStep | None:
 
 
 def _usual_step_cost(captured: Captured) -> _UsualStep:
-    """Return the usual steps for the variant's number of draft tokens.
+    """Return the usual tokens per step and step cost, for the variant's draft length.
 
-    Three draft tokens are assumed if the variant does not say how many it drafts.
+    Each draft token is accepted with the usual probability a, if those before it were: k of them bring 1 + a + ... + a^k tokens. k is taken
+    to be 3 if the variant does not say.
     """
     draft = captured.pair.variant.draft.tokens or 3
     tokens = (1.0 - _USUAL_ACCEPTANCE ** (draft + 1)) / (1.0 - _USUAL_ACCEPTANCE)

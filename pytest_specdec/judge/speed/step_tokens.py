@@ -54,19 +54,19 @@ class StepTokens:
     @property
     def collected(self) -> bool:
         """True if the stream puts several steps into one chunk, and so hides them."""
-        return _more(self.client, self.by_server, NOISE + self.cut)
+        return _exceeds(self.client, self.by_server, NOISE + self.cut)
 
     @property
     def disagreements(self) -> tuple[str, ...]:
         """A line per pair of sources that differ by more than noise."""
         tolerance = NOISE + self.cut
-        contradicted = _more(self.counters, self.records, tolerance) or _more(self.records, self.counters, tolerance)
-        parted = _more(self.by_server, self.client, tolerance)
+        contradicted = _exceeds(self.counters, self.records, tolerance) or _exceeds(self.records, self.counters, tolerance)
+        parted = _exceeds(self.by_server, self.client, tolerance)
         lines = {_CONTRADICTED: contradicted, _COLLECTED: self.collected, _PARTED: parted}
         return tuple(line for line, holds in lines.items() if holds)
 
 
-def _more(one: float | None, other: float | None, tolerance: float) -> bool:
+def _exceeds(one: float | None, other: float | None, tolerance: float) -> bool:
     """Return True if both are known and one is larger by more than the share ``tolerance``."""
     return one is not None and other is not None and one > other * (1.0 + tolerance)
 
@@ -74,18 +74,20 @@ def _more(one: float | None, other: float | None, tolerance: float) -> bool:
 def step_tokens(transcript: Transcript) -> StepTokens:
     """Return the tokens per step by each source, over answers with one choice.
 
-    T tokens were emitted after the first of each answer. Records give the S steps that they took: T / S. Counters give D steps with a draft
-    and A accepted tokens. Every step emits one token more than it accepts, so there were T - A steps, but at least D, since the ends of
-    answers cut off accepted tokens: T / max(D, T - A). If T is smaller than such ends explain, T (from the server's usage counts)
-    contradicts the counters, and the counters alone are used: (D + A) / D. The client counts each chunk as a step.
+    T tokens were emitted after the prefill of each answer. Records give the S steps that they took: T / S. The client counts each chunk as
+    a step.
+
+    Counters give D steps with a draft and A accepted tokens. Every step emits one token more than it accepts, so there were T - A steps.
+    But a limit cuts accepted tokens off the end of an answer, so that T - A may be too few; there were at least D: T / max(D, T - A). If T
+    is smaller than such ends explain, T (from the server's usage counts) contradicts the counters, and they alone are used: (D + A) / D.
     """
     answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and answer.reported_tokens > 0]
     emitted = sum(answer.reported_tokens - _prefill_tokens(answer) for answer in answers)
-    timed = [(tokens_after_first(a), a.timing.chunks_behind_first) for a in answers if a.timing is not None and a.timing.gaps_us]
+    chunk_counts = [(tokens_after_first(a), a.timing.chunks_behind_first) for a in answers if a.timing is not None and a.timing.gaps_us]
     return StepTokens(
         counters=_by_counters(transcript.counters, emitted, len(answers)),
         records=_by_records(answers),
-        client=_ratio(sum(tokens for tokens, _ in timed), sum(chunks for _, chunks in timed)),
+        client=_ratio(sum(tokens for tokens, _ in chunk_counts), sum(chunks for _, chunks in chunk_counts)),
         cut=_cut_share(transcript.counters, emitted, len(answers)),
     )
 
@@ -111,8 +113,8 @@ def _by_counters(counters: SpecCounters | None, emitted: int, answers: int) -> f
 def _by_records(answers: Sequence[Answer]) -> float | None:
     """Return T / S by the verify windows of the answers.
 
-    A window is the tokens of one verify step. Steps that begin after an answer's last token are left out, since they emitted none of its
-    tokens.
+    A window is the tokens of one verify step; the first is the prefill's, which is no step. Steps that begin after an answer's last token
+    are left out, since they emitted none of its tokens.
     """
     recorded = [(tokens, answer.choice.windows) for answer in answers if answer.choice.windows and (tokens := len(answer.choice.token_ids))]
     steps = sum(_count_steps(windows, tokens) for tokens, windows in recorded)
@@ -125,10 +127,10 @@ def _count_steps(windows: Sequence[int], tokens: int) -> int:
 
 
 def _cut_share(counters: SpecCounters | None, emitted: int, answers: int) -> float:
-    """Return the largest difference of counters and answers due to cut windows.
+    """Return the largest share of tokens counted by counters but missing in answers.
 
-    For each of ``answers`` the mean accepted tokens of a step with a draft are taken, since a limit may cut them from its last step. Their
-    sum is returned as a share of the ``emitted`` tokens, and 0 without counters.
+    A limit may cut off what the last step of each answer accepted: the mean accepted tokens of a step with a draft, times ``answers``. It
+    is a share of the ``emitted`` tokens, and 0 without counters.
     """
     if counters is None or not counters.drafts or not emitted:
         return 0.0
@@ -146,8 +148,8 @@ def lines(transcript: Transcript, draft: Draft) -> tuple[str, ...]:
     """
     counts = step_tokens(transcript)
     sources = (("the server's counters", counts.counters), ("its records", counts.records), ("the client's chunks", counts.client))
-    shown = ", ".join(f"{tokens:.2f} by {source}" for source, tokens in sources if tokens is not None)
-    beside = [f"tokens per step: {shown}"] if shown else []
+    by_source = ", ".join(f"{tokens:.2f} by {source}" for source, tokens in sources if tokens is not None)
+    beside = [f"tokens per step: {by_source}"] if by_source else []
     return (*beside, *counts.disagreements, *describe_drafts(transcript.counters, draft))
 
 

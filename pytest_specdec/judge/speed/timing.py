@@ -1,4 +1,9 @@
-"""Timing: the speedup of a pair and its interval, from the speeds of several passes and boots."""
+"""Timing: the speedup of a pair and its interval, from the speeds of several passes and boots.
+
+A boot is one start of a server, a pass one round over the workload's requests. The control is the baseline booted again. A log-ratio is the
+natural log of one speed over another. Further boots are those of the variant after its first, each a block with the baseline's boots beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -99,12 +104,13 @@ class MeasuredSpeed:
 def measure_speed(captured: Captured) -> MeasuredSpeed | None:
     """Return the measured speed of a pair, with its interval.
 
-    The baseline's speed is the mean over its boots, which are the baseline and, if it is another boot, the control. Their difference and
-    the earlier runs in baseline files show how much speed varies between boots. If the control is judged in the variant's place, only the
-    earlier runs do. If one attached server is both baseline and control, gates use the variation that the config states and earlier runs
-    measured, and the interval shown is over the passes alone. If the variant has further boots, boots are compared instead of passes, and
-    their differences show the variation too. Returns None if no request was timed in every arm; with further boots, if one of them has no
-    usable timing.
+    The baseline's speed is the mean over its boots: the baseline and, if it is another boot, the control. Their difference and the earlier
+    runs in baseline files show how much speed varies between boots; if the control is judged in the variant's place, only the earlier runs
+    do. If the variant has further boots, boots are compared instead of passes, and their differences show the variation too.
+
+    One attached server may be both baseline and control. Gates then use the variation that the config states and earlier runs measured, and
+    the interval shown is over the passes alone. Returns None if no request was timed in every arm; with further boots, if one of them has
+    no usable timing.
     """
     if captured.further:
         return _measure_blocks(captured)
@@ -129,8 +135,7 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
 def _measure_blocks(captured: Captured) -> MeasuredSpeed | None:
     """Return the speed of a pair whose variant has further boots.
 
-    A block is one boot of the variant with the baseline's boots beside it. Blocks are compared, not passes, and so show the spread between
-    boots. Returns None if a boot has no pass with usable timing.
+    Blocks are compared, not passes, and so show the spread between boots. Returns None if a boot has no pass with usable timing.
     """
     blocks = boot_blocks.compare_boots(captured, paces)
     if blocks is None:

@@ -1,4 +1,9 @@
-"""The verdicts of speed: a speedup, an accepted length, or drafting by kind of request."""
+"""The verdicts of speed: a speedup, an accepted length, or drafting by kind of request.
+
+A gate is a least speedup, or accepted length (tokens per verify step), from a config or a baseline file. Its ruling is MISSED, PROVEN or
+OPEN, by the figure's confidence limits. A boot is one start of a server, a pass one round over the requests, and the control the baseline
+booted again. Speed by load is measured with several numbers of clients.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +83,7 @@ def _judge_times(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, _NOTHING)
     if captured.is_control:
         return _judge_control(captured, measured)
-    idle = speculating(captured, rejecting=False)
+    idle = speculating(captured, rejecting=False)  # None for a variant that drafts
     return _add_categories(captured, _judge_gates(captured, measured)) if idle is None else _add_speed(captured, measured, idle)
 
 
@@ -94,7 +99,7 @@ def _judge_load(captured: Captured) -> Verdict:
     level = loads.gated
     if captured.is_control:
         return _judge_control(level.part, level.speed)
-    idle = speculating(captured, rejecting=False)
+    idle = speculating(captured, rejecting=False)  # None for a variant that drafts
     if idle is not None:
         return _add_speed(level.part, level.speed, idle)
     verdict = _judge_gates(level.part, level.speed)
@@ -122,8 +127,8 @@ def _add_categories(captured: Captured, verdict: Verdict) -> Verdict:
 def _add_speed(captured: Captured, measured: MeasuredSpeed, idle: Verdict) -> Verdict:
     """Return the verdict on missing drafts with the measured speed added.
 
-    ``idle`` is that verdict without the speed. If it is red, the drafter is named as the cause of the speed; otherwise it is returned
-    unchanged.
+    ``idle`` is that verdict without the speed. If it is red, which blames the engine, the drafter is named as the cause of the speed.
+    Otherwise it is returned unchanged.
     """
     if not idle.red:
         return idle
@@ -164,11 +169,11 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     """Return the verdict by the gates on speedup and acceptance.
 
     In this order: NOT_DECIDED if the times were disturbed, whatever the gates. PASS for speed by load without a gate: it depends on the
-    machine, so only a baseline file of this machine gates it. FAIL if a gate is missed, with its likely cause, and PASS if all gates are
-    proven. NOT_DECIDED otherwise.
+    machine, so that only a baseline file of this machine gates it. FAIL if a gate is missed, with its likely cause. PASS if there are gates
+    and all are proven. NOT_DECIDED otherwise.
     """
-    rulings, wide = _rulings(captured, measured), explain_wide_interval(captured, measured)
-    opening = "; ".join([_opening(measured), *([wide] if wide else [])])
+    rulings, width_note = _rulings(captured, measured), explain_wide_interval(captured, measured)
+    opening = "; ".join([_opening(measured), *([width_note] if width_note else [])])
     if disturbed := _describe_disturbance(captured):
         return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
     if not rulings and breakdown.is_by_load(captured):
@@ -176,11 +181,11 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     missed = [ruled for ruled in rulings if ruled.ruling is GateRuling.MISSED]
     if missed:
         cause = _cause(captured, measured, missed[0])
-        named = f": {cause.cause}" if cause else ""
-        return _say_speed(captured, measured, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
+        suffix = f": {cause.cause}" if cause else ""
+        return _say_speed(captured, measured, Outcome.FAIL, f"{opening}{suffix}; gate missed: {missed[0].threshold}", rulings, cause=cause)
     if rulings and all(ruled.ruling is GateRuling.PROVEN for ruled in rulings):
-        above = " and ".join(str(ruled.gate) for ruled in rulings)
-        return _say_speed(captured, measured, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
+        gates_text = " and ".join(str(ruled.gate) for ruled in rulings)
+        return _say_speed(captured, measured, Outcome.PASS, f"{opening}; gate met: {gates_text}", rulings)
     why = "; ".join([*_describe_crowding(captured, opening), _why_open(captured, measured, rulings)])
     return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
 
@@ -188,8 +193,9 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
 def _cause(captured: Captured, measured: MeasuredSpeed, missed: RuledGate) -> Suspect | None:
     """Return the likely cause of a missed gate.
 
-    A missed gate on acceptance always names the drafter. A gate of a baseline file is missed below the speed expected of it, which is above
-    its floor. Returns None if nothing shows the tokens per step.
+    A missed gate on acceptance always names the drafter. Else the speedup is compared with ``missed.least``, the value that the gate is
+    missed below: the speed expected by a baseline file's earlier runs, which is above its floor, or the threshold. Returns None if nothing
+    shows the tokens per step.
     """
     if missed.gate.figure == ACCEPTANCE_LENGTH:
         return Suspect(cause=SlowCause.DRAFTER, why=describe_length(measured.length))
@@ -269,6 +275,7 @@ def _speedup_gates(captured: Captured) -> tuple[Gate, ...]:
     depend on the machine, so only its baseline file gates them.
     """
     by_load = breakdown.is_by_load(captured)
+    # A gate of a baseline file names its workload.
     gates = tuple(gate for gate in gates_on(captured.gates, SPEEDUP) if gate.workload or not by_load)
     return gates or ((_FLOOR,) if captured.workload.concurrency == 1 else ())
 
@@ -311,7 +318,8 @@ def _say_speed(
 ) -> Verdict:
     """Return a verdict on the measured speed, with its lines and figures.
 
-    ``rulings`` are those on its gates. ``reason`` is given for NOT_DECIDED, and ``cause`` for a missed gate.
+    ``rulings`` are those on its gates. ``reason`` is given for NOT_DECIDED, and ``cause`` for a missed gate. A pass rules out speedups
+    below the least lower limit of a proven gate.
     """
     causes = [str(cause)] if cause else []
     lines = [*map(str, rulings), *causes, *doubts(captured, measured), describe_interval(measured), describe_spread(measured)]
@@ -351,11 +359,12 @@ def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[Ruled
         return "a gate: gates.speedup.at_least in the config"
     if measured.estimate is None:
         return "at least two passes"
-    noisy = measured.estimate.within_variance > measured.estimate.standard_error**2 / 2.0
-    if measured.one_boot and not noisy:
+    # Passes bring more than half of the variance, boots the rest.
+    passes_dominate = measured.estimate.within_variance > measured.estimate.standard_error**2 / 2.0
+    if measured.one_boot and not passes_dominate:
         return f"gates.speedup.boot_sd, if boots vary by less than {measured.estimate.boots.sd:.1%}; or servers that are booted here"
     boots = "" if measured.one_boot else f", more boots in one run (--specdec-boots {_more_boots(measured)})"
-    more = "more passes or a quieter machine" if noisy else "more runs into the baseline file (--specdec-update-baselines)"
+    more = "more passes or a quieter machine" if passes_dominate else "more runs into the baseline file (--specdec-update-baselines)"
     return f"{more}{boots}" + ("" if is_wide(measured) else f", or a gate of at most {measured.estimate.at_least(SPEED_ERROR):.2f}")
 
 

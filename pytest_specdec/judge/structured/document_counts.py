@@ -1,4 +1,9 @@
-"""Documents of an arm: the numbers of valid ones, whole or up to the token limit that cut them."""
+"""Documents of an arm: the numbers of valid ones, whole or up to the token limit that cut them.
+
+A document is an answer that has to obey a grammar. Its kind is the format, such as ``json_schema`` and the schema's name, its feature the
+server's ability to enforce that, such as ``json_schema``. ``peers`` or ``others`` are the documents of the baseline, boot by boot. Some
+engines are known to ignore some rules of schemas: a fault by such a rule alone is ``rare``, and proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -107,8 +112,8 @@ def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -
     """Return the documents of an arm, each read by its request's format.
 
     ``wanted`` has the formats by request id; answers to other requests are left out. Kinds and features of which every request was refused
-    are listed by name: the server does not offer them, which is no fault. Answers cut within their reasoning are only counted. Raises
-    ``referencing.exceptions.Unresolvable`` if a schema refers to something outside itself.
+    are listed by name, and their answers not read: the server does not offer them, which is no fault. Answers cut within their reasoning
+    are only counted. Raises ``referencing.exceptions.Unresolvable`` if a schema refers to something outside itself.
     """
     answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
     offered = {output_format.kind for answer, output_format in answers if not is_refusal(answer)}
@@ -128,7 +133,7 @@ def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -
 def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
     """Return the numbers of answers cut off by their limit, in words.
 
-    ``peers`` are the boots of the baseline; the first of them is compared for endings in white space. Cut answers with a fault do
+    There is one clause for each way to be cut. The first of ``peers`` is compared for endings in white space. Cut answers with a fault do
     not count; empty if no others were cut.
     """
     endless_count, baseline_count = len(find_endless(judged.documents)), len(find_endless(peers[0].documents))
@@ -149,13 +154,13 @@ def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
 def is_flawless(captured: Captured, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]) -> bool:
     """Return True if the baseline enforces grammars and breaks none of their rules.
 
-    ``others`` are the documents of its boots. Rules that some engines are known not to enforce do not count.
+    One invalid document of a variant is then a proof. Rules that some engines are known to ignore do not count.
     """
     return is_enforced(captured, wanted) and all(other.flawless for other in others)
 
 
 def is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
-    """Return True unless the probed baseline ignores a requested grammar."""
+    """Return True unless the baseline, by its capability probe, ignores a grammar in ``wanted``."""
     capabilities = captured.capabilities.get(BASELINE)
     return capabilities is None or all(
         capabilities.support.get(output_format.feature) is not FeatureSupport.IGNORED for output_format in wanted.values()
@@ -165,7 +170,7 @@ def is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
 def p_value_over_boots(judged: ArmDocuments, count: int, others: Sequence[ArmDocuments]) -> float:
     """Return the p-value of ``count`` invalid documents against the baseline.
 
-    It is the largest over the baseline's boots ``others``, by Fisher's exact test.
+    It is the largest over the baseline's boots ``others``, by Fisher's exact test of ``count`` among the judged documents.
     """
     return max(proportions.greater_than_other(count, judged.checked, len(other.faulty), other.checked) for other in others)
 
@@ -175,11 +180,12 @@ def describe_detectable(
 ) -> str:
     """Return the invalid rate caught with 99 % probability, in words.
 
-    At a higher rate, enough documents to fail the variant would have been invalid with that probability. One is enough if the baseline is
-    ``flawless``; otherwise it takes the fewest for which :func:`p_value_over_boots` is below ``alpha``, and without such a number the text
-    says "untested". For a flawless baseline, rules that some engines ignore are added. If some documents were cut off, the rate of the
-    whole ones is added, since cut ones do not show how documents end.
+    Had the server made invalid documents at a higher rate, there would have been enough to fail the variant with that probability. One is
+    enough if the baseline is ``flawless``. Otherwise it takes the fewest for which :func:`p_value_over_boots` is below ``alpha``; the text
+    says "untested" if even all would be too few. For a flawless baseline, the rate under rules that some engines ignore is added. If some
+    documents were cut off, the rate of the whole ones is added, since cut ones do not show how documents end.
     """
+    # 0 if there is no such number.
     fewest = next((count for count in range(1, judged.checked + 1) if p_value_over_boots(judged, count, others) < alpha), 0)
     least = 1 if flawless else fewest
     checks, whole = f"{judged.checked} documents checked", judged.complete
@@ -200,6 +206,7 @@ def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], few
     One document that breaks these alone proves nothing: ``fewest`` are needed to fail the variant, 0 if even all would not be enough.
     Empty if no checked document is under such rules.
     """
+    # Requests under such a rule.
     rare = {id_ for id_, output_format in wanted.items() if isinstance(output_format, JsonFormat) and output_format.has_rare_rules}
     count = sum(document.request_id in rare and _is_checked(document) for document in judged.documents)
     if not count:
@@ -211,7 +218,7 @@ def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], few
 
 def _rate_of(least: int, trials: int) -> float:
     """Return the rate at which at least ``least`` of ``trials`` are hits with 99 % probability."""
-    # Two-sided limits at 98 % are one-sided ones at 99 %.
+    # With ``least - 1`` hits, a higher rate is excluded. Two-sided limits at 98 % are one-sided ones at 99 %.
     return proportions.limits(least - 1, trials, 0.98).high
 
 
@@ -223,8 +230,8 @@ def describe_invalid_peers(peers: Sequence[ArmDocuments]) -> str:
 def figures(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> dict[str, float]:
     """Return the counts of documents for a verdict's figures, by name.
 
-    The numbers of cut, endless and unreached documents are left out if 0. The invalid documents of ``peers``, the boots of the baseline,
-    are added, and the limits of the judged arm's invalid rate.
+    The numbers of documents cut off, ending in white space until the cut (endless), or cut within their reasoning (unreached) are left out
+    if 0. The invalid documents of each of ``peers`` are added, and the limits of the judged arm's invalid rate.
     """
     counts = {"documents": len(judged.documents), "complete_documents": judged.complete, "invalid_documents": len(judged.faulty)}
     further = {
@@ -245,12 +252,9 @@ def _limits(arm: ArmDocuments) -> Interval:
 
 
 def _describe_invalid_rates(arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    """Return a line with each arm's invalid rate and its exact limits.
-
-    Empty if no document was checked.
-    """
-    read = [(arm.arm, len(arm.faulty) / arm.checked, _limits(arm)) for arm in arms if arm.checked]
-    rates = ", ".join(f"{arm} {rate:.1%} [{of.low:.1%}, {of.high:.1%}]" for arm, rate, of in read)
+    """Return a line with each arm's invalid rate and its exact limits; empty if none was checked."""
+    rate_by_arm = [(arm.arm, len(arm.faulty) / arm.checked, _limits(arm)) for arm in arms if arm.checked]
+    rates = ", ".join(f"{arm} {rate:.1%} [{bounds.low:.1%}, {bounds.high:.1%}]" for arm, rate, bounds in rate_by_arm)
     return (f"invalid, with 95% limits: {rates}",) if rates else ()
 
 

@@ -1,4 +1,7 @@
-"""Documents: answers constrained by a grammar, each read by the format that its request asks for."""
+"""Documents: answers constrained by a grammar, each read by the format that its request asks for.
+
+Reading gives the fault, if there is one, or says that the text is whole and valid, or valid up to the limit that cut it.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _ENOUGH_DOCUMENTS = 3
 
 
 def find_endless(documents: Iterable[Document]) -> list[Document]:
-    """Return the cut documents that end in a long run of white space."""
+    """Return the cut documents, valid so far, that end in a long run of white space."""
     return [
         document
         for document in documents
@@ -38,9 +38,10 @@ def find_endless(documents: Iterable[Document]) -> list[Document]:
 def fault_name(documents: Sequence[Document], formats: Sequence[OutputFormat]) -> str:
     """Return the name of the fault in an arm's documents.
 
-    It is BEHIND_REASONING if all faulty documents follow reasoning and some sound ones have none, at least ``_ENOUGH_DOCUMENTS`` of either
-    sort. Otherwise it is OF_OTHER_REQUEST if most of as many faulty documents obey a strict format among ``formats``: they break their own,
-    so that format is another request's. Otherwise it is the commonest flaw. Raises ValueError if no document has a fault.
+    It is BEHIND_REASONING if all faulty documents follow reasoning and some sound ones have none, at least three of either sort. Otherwise
+    it is OF_OTHER_REQUEST if there are three faulty ones, and most of them obey a strict format among ``formats``, those of all requests:
+    they break their own, so that format is another request's. Otherwise it is the commonest flaw. Raises ValueError if no document has a
+    fault.
     """
     faulty = [document for document in documents if document.fault]
     sound_without_reasoning = [document for document in documents if not document.fault and not document.reasoned]
@@ -71,6 +72,7 @@ def _select_strict(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
 def _is_closed(wanted: JsonFormat) -> bool:
     """Return True for a schema of an object with required properties and no additional ones."""
     schema = wanted.validator.schema if wanted.validator is not None else {}
+    # A schema may also be a mere True or False.
     return isinstance(schema, dict) and bool(schema.get("required")) and schema.get("additionalProperties") is False
 
 

@@ -1,6 +1,7 @@
 """Beginnings of JSON documents: the rules of a schema that a cut document breaks, however it would go on.
 
-Rules that a continuation may still satisfy are left open.
+The beginning is closed to a whole JSON value and checked by the schema. Of the errors, those remain that no continuation can mend: an open
+value, one that may go on after the cut, may still satisfy a rule.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ def breaches(validator: Validator, text: str) -> list[ValidationError]:
 def _is_final(error: ValidationError, still_open: frozenset[tuple[str | int, ...]]) -> bool:
     """Return True if no continuation can mend an error.
 
-    ``still_open`` has the paths of the values that may go on. An error under a condition is never final, since the
-    continuation may lift the condition. Otherwise an error of a closed value is final. That of an open value is final by its rule alone,
-    but an open string breaks ``enum`` and ``const`` only if no allowed value begins with it.
+    ``still_open`` has the paths of the values that may go on. An error under a condition, as ``if``, is never final, since the continuation
+    may lift the condition. Otherwise an error of a closed value is final. That of an open value is final only for rules such as
+    ``maxItems`` (_FINAL), that more text cannot satisfy. An open string breaks ``enum`` and ``const`` if no allowed value begins with it.
     """
     if not _CONDITIONS.isdisjoint(error.absolute_schema_path):
         return False
@@ -82,7 +83,7 @@ def _close_beginning(text: str) -> Beginning | None:
     """
     reader = _Reader(text)
     reader.read()
-    leaf = reader.open_leaf()
+    leaf = reader.open_leaf()  # the completed string, word or number
     # Without a scalar to complete, the text is cut after the last known value: a comma or a lone key after it has to go.
     begun = text[: reader.at] + leaf if leaf else text[: reader.known]
     containers = reader.containers if leaf else reader.known_containers
@@ -109,8 +110,9 @@ class _Reader:
     def read(self) -> None:
         """Read lexemes up to the last whole one, noting the last known value.
 
-        A lexeme is a bracket, comma, colon, string, number or word. The last known value ends at ``known``, and ``at`` is the end of what
-        was read.
+        A lexeme is a bracket, comma, colon, string, number or word; a number or word at the very end may go on, and is not read. The last
+        known value ends at ``known``, and ``at`` is the end of what was read. ``known_containers`` and ``containers`` have the brackets
+        still open at either place.
         """
         while (lexeme := _LEXEME.match(self.text, self.at)) is not None:
             text = lexeme["text"]
@@ -146,7 +148,7 @@ class _Reader:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object with keys in order of last occurrence.
 
-    A repeated key moves to the end, so that the last key is the one before the cut.
+    It is json's ``object_pairs_hook``. A repeated key moves to the end, so that the last key is the one before the cut.
     """
     value: dict[str, Any] = {}
     for name, member in pairs:
@@ -171,8 +173,8 @@ class _Fraction(float):
 def decimal_number(digits: str) -> float:
     """Return a JSON number as a float, clamped to the float range.
 
-    This is json's ``parse_float``. A number beyond the range still shows whether it is whole: it becomes an int (:func:`whole_number`) or a
-    ``_Fraction``. One with an exponent counts as whole, as the clamped float does.
+    This is json's ``parse_float``, for a schema that may demand a whole number. A number beyond the range still shows whether it is whole:
+    it becomes an int (:func:`whole_number`) or a ``_Fraction``. One with an exponent counts as whole, as the clamped float does.
     """
     clamped = max(-sys.float_info.max, min(number := float(digits), sys.float_info.max))
     if number == clamped or "e" in digits.lower():

@@ -65,8 +65,8 @@ class JsonFormat:
     def read(self, text: str, *, cut: bool) -> Reading:
         """Return the result of checking a document by its schema.
 
-        A text cut by a limit is checked as a beginning, which is only wrong if no continuation can mend it. A cut text that is already a
-        whole document is checked as such.
+        Syntax comes first, then the schema. A text cut by a limit (``cut``) is checked as a beginning, which is only wrong if no
+        continuation can mend it. A cut text that is already a whole document is checked as such.
         """
         syntax = scan(text)
         whole = not cut or syntax.complete
@@ -91,9 +91,9 @@ class JsonFormat:
         return None
 
     def _check_content(self, text: str, syntax: JsonScan) -> Reading | None:
-        """Return a reading with a whole document's breach, else None.
+        """Return a reading with a whole document's breach of the schema, else None.
 
-        The breach is of the schema. A text nested too deep for recursive parsers is not read, and counts as faulty.
+        A text nested too deep for recursive parsers is not read, and counts as faulty.
         """
         if self.validator is None:
             return None
@@ -112,7 +112,8 @@ class JsonFormat:
 def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None:
     """Return a reading with the most relevant error; None without errors.
 
-    Errors of rules that every engine must enforce come first. ``whole`` says that the text is a whole document.
+    Errors of rules that every engine must enforce come first: only without any is the reading ``rare``, a breach that proves nothing of an
+    engine. ``whole`` says that the text is a whole document.
     """
     certain = [error for error in errors if not is_rarely_enforced(error.relative_schema_path)]
     error = best_match(certain or errors)
@@ -136,15 +137,15 @@ def _syntax_flaw(text: str, syntax: JsonScan) -> Flaw:
 def is_rarely_enforced(path: Iterable[object]) -> bool:
     """Return True if some engines silently ignore the rule at ``path``.
 
-    They may ignore the rule itself or one that contains it. ``path`` leads to it through the schema; names chosen by the schema itself are
-    skipped.
+    They may ignore the rule itself or one that contains it. ``path`` leads to it through the schema, by names of rules and, after
+    ``properties`` and ``$defs``, names chosen by the schema, which are skipped.
     """
     steps = iter(path)
     for step in steps:
         if isinstance(step, str) and step not in _ENFORCED:
             return True
         if step in _NAMED:
-            next(steps, None)
+            next(steps, None)  # the name of a property or definition
     return False
 
 
@@ -236,7 +237,7 @@ class _JsonReader:
         self.depth = 0
 
     def read(self) -> JsonScan:
-        """Read lexemes up to the first error, or the end of the text."""
+        """Read lexemes up to the first error, or the end of a whole document or of a prefix of one."""
         while True:
             self.at = _end(_SPACE, self.text, self.at)
             done = self.state == _State.AFTER and not self.open
@@ -252,8 +253,8 @@ class _JsonReader:
     def _step(self, character: str) -> str:
         """Read one lexeme; return an empty text if it may stand here.
 
-        Otherwise the result says in words what was expected, or is _CUT if the text ends within the lexeme. The methods for single lexemes
-        return the same.
+        ``character`` is its first one. Otherwise the result says in words what was expected, or is _CUT if the text ends within the lexeme.
+        The methods for single lexemes return the same.
         """
         if self.state == _State.AFTER:
             return self._separator(character)
@@ -266,7 +267,7 @@ class _JsonReader:
         return self._value(character)
 
     def _separator(self, character: str) -> str:
-        """Read a comma or closing bracket after a value in a container."""
+        """Read a comma or closing bracket after a value in a container; return as :meth:`_step`."""
         if character == _CLOSING[self.open[-1]]:
             return self._close()
         if character == ",":
@@ -287,7 +288,7 @@ class _JsonReader:
         return ""
 
     def _value(self, character: str) -> str:
-        """Read a string, number or word, or an opening bracket."""
+        """Read a string, number or word, or an opening bracket; return as :meth:`_step`."""
         if character in _CLOSING:
             self.open.append(character)
             self.depth = max(self.depth, len(self.open))
@@ -297,14 +298,14 @@ class _JsonReader:
         return self._number() if character in "-0123456789" else self._word()
 
     def _string(self, then: _State) -> str:
-        """Read a string; ``then`` is what may come next."""
+        """Read a string, after which comes ``then``; return as :meth:`_step`."""
         self.at = _end(_CHARACTERS, self.text, self.at + 1)
         if self.at >= len(self.text) or _ESCAPE_SO_FAR.match(self.text, self.at):
             return _CUT
         return self._move(then) if self.text[self.at] == '"' else "a character or escape that a string may hold"
 
     def _number(self) -> str:
-        """Read a number; one at the very end of the text counts as cut.
+        """Read a number; return as :meth:`_step`, and _CUT for one at the very end.
 
         More digits might follow. If it is a number already, the text may be complete.
         """
@@ -321,7 +322,7 @@ class _JsonReader:
         return ""
 
     def _word(self) -> str:
-        """Read true, false or null, possibly cut by the text's end."""
+        """Read true, false or null, possibly cut by the text's end; return as :meth:`_step`."""
         for word in _WORDS:
             if self.text.startswith(word, self.at):
                 self.at, self.state = self.at + len(word), _State.AFTER

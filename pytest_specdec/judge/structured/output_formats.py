@@ -34,7 +34,8 @@ def formats(requests: Sequence[Request]) -> Mapping[str, OutputFormat]:
 def _output_format(grammar: Grammar | None) -> OutputFormat | None:
     """Return the format of a grammar that can be checked, else None.
 
-    None also without a grammar. Raises the errors of :func:`formats`.
+    None also without a grammar. ``grammar.text`` is the schema, expression, grammar or list of choices, as the request has it. Raises
+    ``jsonschema.SchemaError`` for a wrong schema, and ``json.JSONDecodeError`` for a schema given as a text that is no JSON.
     """
     if grammar is None:
         return None

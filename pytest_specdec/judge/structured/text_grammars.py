@@ -46,12 +46,12 @@ def _read(kind: str, specification: str, text: str) -> _Read | None:
         return None
     from llguidance import LLMatcher, LLTokenizer, grammar_from  # noqa: PLC0415 - an extra, and slow to load
 
-    tokenizer = LLTokenizer("byte")
+    tokenizer = LLTokenizer("byte")  # a token for each byte, so that the break is known to the byte
     try:
         grammar = grammar_from(kind, specification)  # type: ignore[arg-type]
     except ValueError:
         return None
-    if LLMatcher.validate_grammar_with_warnings(grammar, tokenizer)[0]:
+    if LLMatcher.validate_grammar_with_warnings(grammar, tokenizer)[0]:  # an error
         return None
     matcher, data = LLMatcher(tokenizer, grammar), list(text.encode("utf-8", "surrogatepass"))
     taken = matcher.validate_tokens(data)
@@ -59,7 +59,7 @@ def _read(kind: str, specification: str, text: str) -> _Read | None:
 
 
 def _describe_break(text: str, taken: int) -> str:
-    """Return the place at which a text breaks its grammar, in words."""
+    """Return the place at which a text breaks its grammar, after ``taken`` bytes, in words."""
     before = text.encode("utf-8", "surrogatepass")[:taken].decode("utf-8", "replace")
     return f"character {len(before)}: {quote(text[len(before) :], 20)} may not follow {quote(before[-20:], 24)}"
 
@@ -67,7 +67,8 @@ def _describe_break(text: str, taken: int) -> str:
 def _read_beginning(kind: str, specification: str, text: str, flaw: Flaw) -> Reading:
     """Read a cut text as a beginning: valid so far, faulty, or unread.
 
-    ``kind`` and ``specification`` are those of :func:`_read`, and ``flaw`` is the fault's kind.
+    ``kind`` is ``regex`` or ``grammar``, ``specification`` the expression or grammar itself, and ``flaw`` the kind of a fault. Unread means
+    that llguidance cannot read the grammar: the text is then no evidence.
     """
     read = _read(kind, specification, text)
     if read is None:
@@ -135,7 +136,8 @@ class GrammarText:
     def read(self, text: str, *, cut: bool) -> Reading:
         """Read the text by the grammar, a cut one as a beginning.
 
-        If llguidance cannot read the grammar, a whole text counts as valid unless it is empty, and a cut one as unread.
+        A whole text that obeys the grammar but may not end there counts as cut off. If llguidance cannot read the grammar, a whole text
+        counts as valid unless it is empty, and a cut one as unread.
         """
         if cut:
             return _read_beginning("grammar", self.grammar, text, Flaw.GRAMMAR)

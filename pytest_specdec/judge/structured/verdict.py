@@ -1,4 +1,8 @@
-"""The verdict of structured, from counts of documents and comparisons of tokens at temperature 0."""
+"""The verdict of structured, from counts of documents and comparisons of tokens at temperature 0.
+
+A document is an answer that has to obey a grammar, by the formats ``wanted``. ``judged`` has the variant's, ``others`` the baseline's, boot
+by boot, the control as the second. ``choices`` has the variant's tokens at temperature 0 beside the baseline's, with a tolerance for noise.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +90,9 @@ def judge(captured: Captured) -> Verdict:
     Fisher's exact test, one-sided, must reject against the baseline and the control, each at the captured share of alpha. A document cut
     off by its token limit is invalid if no continuation could make it valid.
 
-    At temperature 0 the first token at which a document differs from the baseline's own must lie within the tolerance of the greedy judge.
-    If it is likelier than that, the grammar's mask was skipped. If it is less likely, it is a wrong choice, even if the grammar allows it.
-
-    INCONCLUSIVE if such tokens cannot be scored, or if the engine ignores grammars and gives invalid documents without speculation too.
-    INVALID for a schema that cannot be used.
+    At temperature 0 the first token at which a document differs from the baseline's own must be nearly as likely as that, within the
+    tolerance of the greedy judge. If it is likelier, the grammar's mask was skipped. If it is less likely, it is a wrong choice.
+    INCONCLUSIVE if such tokens cannot be scored, or if the baseline ignores grammars and is invalid too. INVALID for an unusable schema.
     """
     try:
         wanted = formats(captured.workload.requests)
@@ -131,10 +133,10 @@ def _schema_error(request: Request) -> SchemaError | RecursionError | json.JSOND
 def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
     """Return the verdict on documents in formats enforced by the baseline.
 
-    ``requested`` has the formats by request id. Those of features that the baseline does not enforce are left out; INCONCLUSIVE, REFUSED or
-    INVALID if either arm has no answer in the others. INVALID for scores of other tokens than answered. FAIL for invalid documents, endless
-    ones and wrong tokens at temperature 0, in this order; then missing scores, not required if all answers at temperature 0 equal the
-    baseline's, missing drafts and a baseline that ignores grammars.
+    ``requested`` has the formats by request id. Those of features that the baseline does not enforce, such as ``regex``, are left out. The
+    verdict is the first of these: INCONCLUSIVE, REFUSED or INVALID if either arm has no answer in the formats left; INVALID for scores of
+    other tokens than answered; FAIL for invalid documents, endless ones or wrong tokens at temperature 0; those on missing scores, needed
+    unless all answers at temperature 0 equal the baseline's, on missing drafts and on a baseline that ignores grammars; PASS.
     """
     not_enforced = _find_unenforced_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in not_enforced}
@@ -183,9 +185,9 @@ def _say_not_enforced(captured: Captured, not_enforced: Sequence[str]) -> Verdic
 def _compare_choices(captured: Captured) -> GreedyChoices:
     """Return the arm's tokens at temperature 0, compared with the baseline's.
 
-    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Boots that compute
-    alike have no other gaps and so show no noise: the calibration then counts by itself too (``between_boots``). Rounds in which the same
-    was requested again are counted separately. Raises ValueError if a score is of another token than was answered.
+    A gap is the difference of two tokens' log-probabilities. The control's gaps to the baseline show how often noise exceeds the tolerance;
+    its equal tokens count as gaps of 0. If both boots compute alike, these show no noise: the calibration counts by itself too
+    (``between_boots``). Rounds that requested the same again are compared likewise. Raises ValueError for scores of other tokens.
     """
     control_gaps: list[float] = []
     for control in captured.baseline_boots[1:]:
@@ -204,9 +206,9 @@ def _compare_choices(captured: Captured) -> GreedyChoices:
 def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None:
     """Return FAIL if too many tokens differ from the baseline's.
 
-    SUSPICIOUS if they are too many for noise and too few for an alarm, None if noise explains them. Such tokens are beyond the tolerance.
-    The fault is a missing grammar mask if any of them is likelier than the baseline's token, which only the grammar can have kept the
-    baseline from choosing. Otherwise it is a wrong choice.
+    Tokens beyond the tolerance count. SUSPICIOUS if they are too many for noise and too few for an alarm, None if noise explains them. The
+    fault is a missing grammar mask if any is likelier than the baseline's token (``gap`` below 0): only the grammar can have kept the
+    baseline from choosing it. Otherwise it is a wrong choice.
     """
     if not choices.wrong:
         return _say_open(captured, choices) if choices.is_open else None
@@ -250,8 +252,7 @@ def _say_open(captured: Captured, choices: GreedyChoices) -> Verdict:
 def _say_nothing_to_judge(captured: Captured, judged: ArmDocuments, baseline: ArmDocuments) -> Verdict:
     """Return the verdict if the judged arm or the baseline has no documents.
 
-    It is REFUSED if the judged arm answered none and refused kinds of grammars, which is no fault; else INVALID, with the arm that did not
-    answer.
+    It is REFUSED if the judged arm answered none and refused kinds of grammars, which is no fault; else INVALID for the arm without answer.
     """
     if judged.refused_kinds and not judged.answered:
         return say(
@@ -270,8 +271,8 @@ def _fail_documents(
 ) -> Verdict | None:
     """Return FAIL if documents are invalid through speculation, else None.
 
-    One invalid document is enough if it breaks a rule that engines must enforce, none of the baseline's own documents does, and the
-    baseline does not ignore a requested grammar. Otherwise Fisher's exact test must reject against every boot of the baseline.
+    One invalid document is enough (``certain``) if it breaks a rule that engines must enforce, none of the baseline's own documents does,
+    and the baseline does not ignore a requested grammar. Otherwise Fisher's exact test must reject against every boot of the baseline.
     """
     if not judged.faulty:
         return None
@@ -297,8 +298,7 @@ def _fail_documents(
 def _check_endless(captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments]) -> Verdict | None:
     """Return FAIL if too many documents end in white space, else None.
 
-    A grammar that is stuck allows nothing else until the token limit. Fisher's exact test, one-sided, must reject against every boot of the
-    baseline.
+    A stuck grammar allows nothing else until the token limit. Fisher's one-sided exact test must reject against every baseline boot.
     """
     count, total = len(find_endless(judged.documents)), len(judged.documents)
     of_peers = [(len(find_endless(other.documents)), len(other.documents)) for other in others]
@@ -346,7 +346,7 @@ def _pass_documents(
     choices: GreedyChoices,
     wanted: Mapping[str, OutputFormat],
 ) -> Verdict:
-    """Return PASS, or INCONCLUSIVE if no document could be checked."""
+    """Return PASS, since documents are invalid by chance at most, or INCONCLUSIVE if none could be checked."""
     faulty, room = len(judged.faulty), captured.baseline.room
     not_enforced = {output_format.feature for id_, output_format in formats(captured.workload.requests).items() if id_ not in wanted}
     raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
