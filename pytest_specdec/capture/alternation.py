@@ -1,4 +1,8 @@
-"""Alternation: the timed requests of servers side by side, part by part, and more passes if those sent vary too much."""
+"""Alternation: timed requests sent to several servers in turn, and more passes if the speeds measured vary too much.
+
+An arm is one server under comparison: a boot of the baseline, or of a variant, which speculates. A pass sends the whole workload once. A
+part of it is one request, or one group of concurrent requests.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +38,8 @@ class Alternation:
     An arm whose engine fails is sent nothing more; the others go on.
 
     More passes are sent while those of a variant vary by more than :func:`is_steady` allows. That looks at the spread of the passes
-    alone, never at how fast a server is, so that the moment at which measuring stops favours no verdict. Several numbers of clients get
-    no more passes: no gate of a config is about them.
+    alone, never at how fast a server is, so that the moment at which measuring stops favours no verdict. A workload with ``waves``, sent
+    by several numbers of clients in turn, gets no more passes: no gate of a config is about them.
     """
 
     arms: Sequence[TimedArm]
@@ -51,8 +55,8 @@ class Alternation:
     def run(self) -> int:
         """Return the number of passes after sending them to every arm.
 
-        At least the planned passes are sent, and no fewer than ``earlier_passes``. With ``may_extend``, two more at a time follow while a
-        variant's passes vary too much, up to MOST_PASSES times the planned number, unless the workload has waves.
+        At least the planned passes are sent, and no fewer than ``earlier_passes``, those that servers of an earlier wave got. With
+        ``may_extend``, two more at a time follow while a variant's passes vary too much, up to MOST_PASSES times the planned number.
         """
         for arm in self.arms:
             self._attempt(arm, arm.runner.begin)
@@ -62,9 +66,9 @@ class Alternation:
         self._extend_runners(passes)
         self._send_passes(range(passes))
         while may_extend and passes < MOST_PASSES * planned and not self._is_steady():
-            sent_passes, passes = passes, more_passes(passes, planned)
+            passes_sent, passes = passes, more_passes(passes, planned)
             self._extend_runners(passes)
-            self._send_passes(range(sent_passes, passes))
+            self._send_passes(range(passes_sent, passes))
         for arm in self.arms:
             self._attempt(arm, arm.runner.end)
         return passes
@@ -102,9 +106,10 @@ class Alternation:
     def _is_steady(self) -> bool:
         """Return True if every variant's passes vary little enough.
 
-        What varies is the log-ratio of the variant's pace to the baseline's, one per pass; arms of the old engine are left out. Returns
-        True too if more passes would show nothing: an arm failed or has no server or time left, no baseline is timed here, or a variant has
-        fewer than two passes to compare, which have no spread.
+        What varies is the log of the variant's speed over the baseline's, one ratio per pass. Its spread is compared with ``boot_sd``, the
+        standard deviation from boot to boot. Arms of the old engine are left out. Returns True too if more passes would show nothing: an
+        arm failed or has no server or time left, no baseline is timed here, or a variant has fewer than two passes to compare, which have
+        no spread.
         """
         arms = [arm for arm in self.arms if not arm.old]
         if not all(arm.runner.is_available and arm not in self.errors for arm in arms):

@@ -1,6 +1,7 @@
-"""Attachment: what attached servers must have in common, checked before any workload.
+"""Attachment: checks of attached servers, comparable or not, before any workload is sent.
 
-That two addresses are of one server shows only if its counters can be read, and if no other client moves them meanwhile.
+Attached servers run already, belong to somebody else and are reached by an address in the config. A boot is one visit to a server. That
+two addresses lead to one server shows only if its counters can be read, and if no other client moves them meanwhile.
 """
 
 from __future__ import annotations
@@ -64,14 +65,15 @@ class _VisitedServer:
 def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
     """Return the attached variants to leave out, each with its error.
 
-    Attached servers run already and belong to somebody else. A variant is left out if it cannot be compared with the baseline: both must be
-    reachable, be two servers and not one, and serve the same model with the same tokenizer. The other variants are captured without it. A
-    scorer is not checked. Raises EngineError if the baseline, a draft model or all variants fail this check.
+    A variant is left out if it cannot be compared with the baseline: both must be reachable, be two servers and not one, and serve the same
+    model with the same tokenizer. The other variants are captured without it. A scorer, which only scores given tokens, is not checked.
+    Raises EngineError if the baseline, a draft model or all variants fail this check.
     """
     boots = _one_boot_per_arm([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
     refused: dict[str, EngineError] = {}
     servers = [recipes.server(boot, reporter.check, lambda: reporter.left_s) for boot in boots]
     for server in servers:
+        # They run already: none needs the minutes that a start may take.
         server.recipe = replace(server.recipe, boot_s=min(server.recipe.boot_s, _FIRST_S))
     try:
         for boot, server in zip(boots, servers, strict=True):
@@ -81,7 +83,7 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
         _compare_with_baseline([(boot, server) for boot, server in zip(boots, servers, strict=True) if boot.arm not in refused], refused)
     finally:
         for server in servers:
-            server.stop(0.0)
+            server.stop(0.0)  # ends the visit, not the server
     variants = {boot.arm for boot in boots if boot.role is Role.VARIANT}
     if refused and variants <= refused.keys():
         raise next(iter(refused.values()))
@@ -103,9 +105,9 @@ def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[No
 
 
 def _one_boot_per_arm(boots: Sequence[Boot]) -> list[Boot]:
-    """Return one boot per arm, the baseline's first, to visit once.
+    """Return one boot per arm, the baseline's first, to visit each server once.
 
-    The control counts as the baseline, since the boots of both visit the same attached server.
+    The control, a second boot of the baseline, counts as the baseline: both visit the same attached server.
     """
     by_arm: dict[str, Boot] = {}
     for boot in sorted(boots, key=lambda boot: boot.role not in {Role.BASELINE, Role.CONTROL}):
@@ -116,8 +118,9 @@ def _one_boot_per_arm(boots: Sequence[Boot]) -> list[Boot]:
 def _compare_with_baseline(boots_with_servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, EngineError]) -> None:
     """Record in ``refused`` every variant not comparable with the baseline.
 
-    ``boots_with_servers`` begin with the baseline's boot and server, unless it is not attached: then nothing is compared. Raises
-    EngineError if a draft model's server is not comparable, or if the baseline itself speculates.
+    ``boots_with_servers`` begin with the baseline's boot and server, unless it is not attached: then nothing is compared. ``refused`` has
+    an error for each variant left out, by arm. Raises EngineError if a draft model's server is not comparable, or if the baseline itself
+    speculates: it must not, and its counters show drafts if it does.
     """
     if not boots_with_servers or boots_with_servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
         return
@@ -153,12 +156,12 @@ def _url(server: ArmServer) -> str:
 def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
     """Raise EngineError if both addresses lead to one server.
 
-    A request is sent to the baseline's address. If the counters read at both addresses agree before it and after it, and have moved, they
-    belong to one server. Other clients may move the counters in between, so the check is repeated. Without counters nothing shows it, and
-    nothing is raised. Two arms may share an address if the config has them send different requests.
+    A request is sent to the baseline's address. If the counters of tokens (``traffic``) read at both addresses agree before it and after
+    it, and have moved, they belong to one server. Other clients may move the counters in between, so the check is repeated. Without
+    counters nothing is raised. Two arms may share an address if the config has them send different requests.
     """
     if _url(baseline) == _url(other):
-        return  # the pair lint has checked that the requests differ
+        return  # the config's lint of pairs has checked that the requests differ
     for _ in range(_COMPARISONS):
         traffic_before = (baseline.traffic(), other.traffic())
         baseline.client.send(_PROBES[0], streamed=False, deadline_s=_DEADLINE_S)
@@ -174,7 +177,7 @@ def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
 def _visit(boot: Boot, server: ArmServer) -> _VisitedServer:
     """Return a server's answers to the probes and its verify steps.
 
-    Counters are read before and after the probes: their growth shows whether this server drafts.
+    Counters are read before and after the probes: their growth shows whether this server drafts. ``boot`` only gives the server's name.
     """
     setup, counters_before = server.recipe.setup, server.counters()
     answers = tuple(server.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
@@ -208,8 +211,7 @@ def _expect_same_model(baseline: _VisitedServer, other: _VisitedServer) -> None:
 def _expect_same_prompts(baseline: _VisitedServer, other: _VisitedServer) -> None:
     """Raise EngineError if the servers tokenize a probe's prompt differently.
 
-    Token ids are compared, or token counts if a server reports no ids. A prompt refused by only one of the servers counts as a
-    difference.
+    Token ids are compared, or token counts if a server reports no ids. A prompt refused by only one of the servers counts as a difference.
     """
     for probe, baseline_answer, other_answer in zip(_PROBES, baseline.answers, other.answers, strict=True):
         if difference := _describe_difference(baseline_answer, other_answer):

@@ -1,4 +1,10 @@
-"""One boot: its server's probes, answers and scores, each piece written as soon as it is whole."""
+"""One boot, a server from start to end: its probes, answers and scores, each piece written as soon as it is whole.
+
+An arm is a name that answers are stored under: the baseline, its second boot (the control), or a variant, which speculates. A score is the
+probability that a server gives to tokens answered before, mostly by another arm. A run may compare an old engine with the one under test.
+Events, such as a sleep, are done to a server between requests. ``record_silent_end`` records that a server has ended since its last answer,
+``completeness`` what the run lacks and why.
+"""
 
 from __future__ import annotations
 
@@ -107,18 +113,15 @@ class BootSession:
                 self.completeness.record_end(self.boot, self.server)
 
     def kill(self) -> None:
-        """Kill the server's processes, if any, from another thread.
-
-        The thread at work with the server notices its end.
-        """
+        """Kill the server from another thread; the one at work with it notices its end."""
         self.server.kill()
 
     def probe(self) -> None:
         """Probe the server's capabilities and write them to the run.
 
-        They are written for the boot's first arm. Does nothing if the plan has this boot not probe, if the server has ended, or if the
-        results are there. Nothing is written if the server denied all access meanwhile. A server that has had events is replaced first. If
-        scores come by another route than the planned one, that is reported.
+        Probes are short requests that show what the server honours and refuses. Does nothing if the plan has no probe for this boot, if the
+        server has ended, or if its first arm's results are there. Nothing is written if the server denied all access meanwhile. A server
+        that has had events is replaced first. If scores come by another route than the planned one, that is reported.
         """
         name = self.boot.arms[0]
         self._written.record_silent_end()
@@ -170,10 +173,10 @@ class BootSession:
     ) -> None:
         """Answer ``workloads``, pairs of arm and workload, and write the answers.
 
-        ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A baseline that decides the token limits
-        may answer again with larger ones, so its answers go to no callback; the other arms wait for them. A variant is probed after its
-        answers, any other arm before: a probe that kills a variant then costs no answers. Concurrent requests are sent to a small cache
-        again if none was preempted. A server that scores is started anew after a workload with events or a soak.
+        ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. ``limit_setter`` is the baseline's boot
+        if it settles the workload's token limits: it may answer again with larger ones, so its answers go to no callback, and the other
+        arms wait for them. A variant is probed after its answers, any other arm before: a probe that kills a variant then costs no answers.
+        Concurrent requests are sent to a small cache again if none was preempted. A server that scores is renewed after events or a soak.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
@@ -197,7 +200,8 @@ class BootSession:
     def _answer_with_sufficient_room(self, workload: Workload) -> WorkloadResult:
         """Return the baseline's answers under token limits long enough.
 
-        The limits are raised while they cut off most of its structured documents. All arms then answer under the same limits.
+        A round sends all requests under ``room`` times the planned limits. After each, ``sufficient_room`` gives the next multiple, which
+        is larger while most structured documents are cut off. All arms then answer under the limits of the round that is returned.
         """
         return most_useful_round(
             lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
@@ -210,8 +214,9 @@ class BootSession:
     def _repeat_until_preempted(self, result: WorkloadResult, make_runner: Callable[[], WorkloadRunner]) -> WorkloadResult:
         """Return ``result``, or a further round's if nothing was preempted.
 
-        Up to two more rounds are sent, until one has a preempted request. None is sent if answers are missing, the server failed or does
-        not count preemptions, or less time is left than two rounds take. A round with missing answers does not replace the result.
+        A workload for a small cache is to test preemption. Up to two more rounds, all its requests again, are sent until one is preempted.
+        None is sent if answers are missing, the server failed or does not count preemptions (None), or too little time is left for two.
+        A round with missing answers does not replace the result.
         """
         for _ in range(_FURTHER_PRESSED_ROUNDS):
             answers = result.transcript
@@ -223,7 +228,7 @@ class BootSession:
         return result
 
     def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
-        """Return one runner's result; timed, it has the machine to itself."""
+        """Return one runner's result; a timed workload has the machine to itself."""
         with self.exclusive() if runner.workload.timed else self.shared():
             runner.begin()
             for pass_index in range(runner.passes):
@@ -246,12 +251,12 @@ class BootSession:
     def runner(
         self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None = None, room: int | None = None
     ) -> WorkloadRunner:
-        """Return the runner of ``workload`` as ``arm``, announced as progress.
+        """Return the runner that sends ``workload`` as ``arm``; report it as progress.
 
-        A server that has had events is replaced first. Deadlines follow the baseline's answers, but for the baseline itself and the old
-        engine. ``room`` multiplies the planned token limits. By default it is that of these answers of the baseline; without them, that
-        of the workload extended by ``workload``, else 1. ``on_answer`` gets every answer of status 200. Raises DeadlineError if no time
-        is left, and BootError if the fresh server does not come up.
+        A server that has had events is replaced first. A request's deadline follows the time of the baseline's answer to it, but for the
+        baseline itself and the old engine. ``room`` multiplies the planned token limits; if None, it is taken from the baseline's answers,
+        else from the workload to which ``workload`` adds requests, else 1. ``on_answer`` gets every answer of status 200. Raises
+        DeadlineError if no time is left, and BootError if the fresh server does not come up.
         """
         self._written.record_silent_end()
         self.reporter.check()
@@ -279,8 +284,8 @@ class BootSession:
     def write_answers(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers to the run.
 
-        Raises BootError if another process answers on its port or an attached server serves another model; the errors of
-        :meth:`_check_build` too.
+        Answers of another server would be wrong to write. Raises BootError if another process answers on its port or an attached server
+        serves another model; the errors of :meth:`_check_build` too.
         """
         self.server.check_identity()
         self._check_build()
@@ -289,9 +294,9 @@ class BootSession:
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return the scorer for answers to ``workload`` on this server.
 
-        The route that the probe has found and the prompts are read when scoring begins: another arm's thread may want the scorer before
-        either is there. The old engine is not asked for a prompt's token ids: its chat template may be another one. A draft model has no
-        adapters.
+        The route of scoring and the prompts are read by callbacks once scoring begins: another arm's thread may want the scorer before the
+        probe has found that route. The old engine is not asked for a prompt's token ids: its chat template may be another one. ``weights``
+        are request fields that choose an adapter; a draft model has none.
         """
         weights = {} if self.boot.role is Role.DRAFT else {request.id: request.weights for request in workload.requests}
         requests = cache(lambda: run_documents.read_workload(self.recipes.directory, self.recipes.plan, workload.name).by_id)
@@ -343,8 +348,8 @@ class BootSession:
         """Return ``missing``, or "" if no retry would give those scores.
 
         ``missing`` is the reason for missing scores, empty if none are. The old and the new engine may refuse each other's tokens for good,
-        as after a change of vocabulary: the run is whole without such scores, and a warning has the reason. Once the time is used up,
-        ``missing`` is returned, since a retry with more time may give them.
+        as after a change of vocabulary: the run is whole without such scores, and a warning has the reason. If the time was used up,
+        ``missing`` is returned for these too, since a retry with more time may give them.
         """
         if (task.arm != OLD_BASELINE and not self.boot.role.is_old) or not missing or self.reporter.left_s <= 0:
             return missing
@@ -371,7 +376,7 @@ class BootSession:
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable_reason(self._probed_directory)
         dialect = self.server.recipe.dialect
-        if dialect.scoring((0,), (0,), 1) is None and dialect.continuations(((0,),), 1) is None:
+        if dialect.scoring((0,), (0,), 1) is None and dialect.continuations(((0,),), 1) is None:  # None for any tokens: no such route
             return "the draft model's engine serves no log-probabilities of given tokens"
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
 
@@ -408,18 +413,12 @@ class BootSession:
         return min(self.reporter.left_s, locks.MAX_WAIT_S)
 
     def heartbeat(self) -> None:
-        """Report progress during a wait or a step without a count.
-
-        Raises DeadlineError if the capture's time is used up.
-        """
+        """Report progress during a wait; raise DeadlineError if the capture's time is used up."""
         self.reporter.check()
         self.reporter.update(0, 0)
 
     def _scorer(self, workload: Workload) -> Scorer:
-        """Return the scorer for the route found by the capability probe.
-
-        For a draft model it is the baseline's route.
-        """
+        """Return the scorer for the probed route, for a draft model the baseline's."""
         by_arm = run_documents.read_capabilities(self._probed_directory)
         capabilities = by_arm.get(BASELINE if self.boot.role is Role.DRAFT else self._scoring_arm, Capabilities())
         return scorer(capabilities.route, self.server, self._request_s(workload), lambda: self.reporter.left_s <= 0)
@@ -433,7 +432,7 @@ class BootSession:
     def _baseline_answers(self, workload: Workload) -> Transcript | None:
         """Return the baseline's answers to the same requests as ``workload``.
 
-        Returns None if they are not written yet, cannot be read, or answer requests of another digest.
+        Returns None if they are not written yet, cannot be read, or answer other requests, which their digest shows.
         """
         try:
             transcript = transcripts.read(self.recipes.directory, BASELINE, workload.name)
@@ -442,8 +441,5 @@ class BootSession:
         return transcript if transcript is not None and transcript.digest == workload.digest else None
 
     def _request_s(self, workload: Workload) -> float:
-        """Return the deadline of one request of ``workload``, in seconds.
-
-        These are the workload's own deadline, or the config's if the workload has the default.
-        """
+        """Return the seconds for one request: the workload's own, or the config's if that is the default."""
         return self.recipes.config.limits.request_s if workload.deadline_s == _DEFAULT_S else workload.deadline_s

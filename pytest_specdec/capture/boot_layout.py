@@ -1,4 +1,9 @@
-"""The layout of boots: which servers are started, what each of them answers and scores, in which order."""
+"""The layout of boots, the servers that a plan starts: what each answers and scores, in which order.
+
+Arms are the baseline, its second boot (the control) and the variants, which speculate; a pair is one variant beside the baseline. To score
+is to ask a server for its log-probabilities of tokens that an arm answered. Servers run in turn, one at a time, or side by side. A plan may
+also boot arms of an old engine, the one in use before an upgrade, for speed.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +36,9 @@ _NEIGHBOURS = 2
 def _arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair], *, is_plain: bool) -> int:
     """Return the number of top tokens to score ``arm`` with.
 
-    These are the log-probabilities listed per position. The judge of a pair needs few of them if its drafter drafts greedily and the
-    workload ``is_plain``, which says that few top tokens give the distribution of every request exactly; else it needs
-    ``workload.top_tokens``, the most in any case. The baseline and the control get as many as the judge of any pair needs, a variant as
-    many as its own.
+    These are the log-probabilities listed per position. The judge of a pair needs few of them (``_FEW``) if its drafter drafts greedily and
+    the workload ``is_plain``: few top tokens then give the distribution of every request exactly. Else it needs ``workload.top_tokens``,
+    the most in any case. The baseline and the control get as many as the judge of any pair needs, a variant as many as its own.
     """
     judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
     drafts_greedily = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
@@ -44,8 +48,8 @@ def _arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair], *, is_p
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
     """Return the number of top tokens needed of a draft model.
 
-    ``pairs`` share this draft model. If all of these draft greedily, one token suffices, since only the draft model's best token is used;
-    else ``workload.top_tokens`` are needed, the most in any case.
+    ``pairs`` share this draft model. If all of these draft greedily, one token suffices (``_ONE``), since only the draft model's best token
+    is used; else ``workload.top_tokens`` are needed, the most in any case.
     """
     is_greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
     return min(_ONE, workload.top_tokens) if is_greedy else workload.top_tokens
@@ -67,7 +71,7 @@ def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement
     """Return the fewest boots to answer and score ``workloads``.
 
     These are one boot of each variant, the baseline, the scorer and each draft model, and further ones for workloads that need a small
-    cache. The placement gives their order.
+    cache. The smoke depth lays out no others; the placement gives their order.
     """
     return tuple(
         add_small_cache_boots(move_scores_to_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads)
@@ -86,11 +90,12 @@ def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, p
 def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots with the calibration's answers and scores added.
 
-    The calibration measures the noise of log-probabilities of a correct server. The baseline, the control and each variant answer it, which
-    shows the noise of decoding one token at a time and that of verify steps. Only the baseline's boots answer its requests without sampling
-    parameters. ``workloads`` are all workloads of the plan in their order, those of ``calibration`` included: the boots named above answer
-    them all. Every boot that scores, but for a draft model's, scores the calibration too. Where the baseline is booted twice and scores,
-    one of its boots is scored by the other and one by itself: the difference is the part of the noise that stays the same within one boot.
+    The calibration's workloads measure the noise of log-probabilities of a correct server. The baseline, the control and each variant
+    answer them, which shows the noise of decoding one token at a time and that of verify steps. Only the baseline's boots answer the one
+    without sampling parameters. ``workloads`` are all workloads of the plan in their order, those of ``calibration`` included.
+
+    Every boot that scores, but for a draft model's, scores the calibration too. If the baseline is booted twice and scores, one of its
+    boots is scored by the other and one by itself: the difference is the part of the noise that stays the same within one boot.
     """
     boots = tuple(planned)
     tasks = tuple(
@@ -110,8 +115,8 @@ def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], wo
 def add_old_answers(planned: Iterable[Boot], old_answers: Collection[str]) -> Iterator[Boot]:
     """Yield the boots, the baseline scoring the old engine's answers too.
 
-    ``old_answers`` names the workloads that the old engine's baseline answered. They are scored with as many top tokens as the baseline's
-    own answers, and last: a run that ends early then has the scores for its own verdicts.
+    ``old_answers`` names the workloads that the old engine's baseline answered. A boot that scores the baseline's answers to one of these
+    scores the old ones too, with as many top tokens, and last: a run that ends early then has the scores for its own verdicts.
     """
     for boot in planned:
         tasks = [task for task in boot.scores if task.arm == BASELINE and task.workload in old_answers]
@@ -130,8 +135,8 @@ def _is_to_answer(boot: Boot, workload: str) -> bool:
 def move_timed_last(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield each boot without its timed workloads, then boots for these alone.
 
-    Timed boots answer timed workloads alone. They directly follow one another, so that the machine drifts little between these boots. A
-    boot with nothing else to do is only yielded as a timed boot, and only then the timed boot probes.
+    Timed workloads measure speed. Their boots directly follow one another, so that the machine drifts little between these boots. A boot
+    with nothing else to do is only yielded as a timed boot, and only then does the timed boot probe the server.
     """
     timed_names = {workload.name for workload in workloads if workload.timed}
     timed_boots = []
@@ -151,8 +156,8 @@ def further_boots(
 ) -> Iterator[Boot]:
     """Yield the further baseline and variant boots for timed workloads.
 
-    They come after the boots of a layout, and each variant then has ``boots_of_each`` boots in all. ``servers`` is the number of servers
-    that run at once, side by side.
+    They come after the boots of a layout, and each variant then has ``boots_of_each`` boots in all. A block has one further boot of each
+    variant. ``servers`` is the number of servers that run at once, side by side.
 
     If servers run in turn, a baseline boot (B) follows every two variant boots (S1, S2), so that each of these has one just before or
     just after it: after B S1 S2 B come S2 S1 B, S1 S2 B …, and with one variant S B, S B …, which is the fewest. Variants change their
@@ -183,6 +188,7 @@ def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, pl
     """
     boots = tuple(planned)
     timed = frozenset(workload.name for workload in workloads if workload.timed)
+    # A control answers as the baseline too only at smoke depth.
     with_counterpart = [boot for boot in boots if timed & {*boot.answers} and (boot.also_baseline or boot.role in _OLD_ROLES)]
     last_baseline = max((place for place, boot in enumerate(with_counterpart) if boot.role is not Role.VARIANT), default=0)
     # The order flips with each counterpart; this first order puts new before old at the last baseline.
@@ -204,11 +210,11 @@ def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, pl
 
 
 def add_new_answers(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Yield the boots, the last old baseline scoring new draws.
+    """Yield the boots, the old engine's last baseline scoring new draws.
 
-    It scores the new baseline's answers to workloads that draw tokens at a stated temperature, that were answered before it, and whose
-    scores are planned anyway; timed workloads are left out. No boot is added for this: without an old baseline the boots stay as they
-    are.
+    Draws are tokens sampled at a stated temperature: its scores show those of the new baseline to which the old one gives no mass. Scored
+    are untimed workloads with draws, answered before that boot, if the baseline's answers to them are scored anyway. No boot is added for
+    this: without an old baseline the boots stay as they are.
     """
     boots = tuple(planned)
     last_old = max((place for place, boot in enumerate(boots) if boot.role is Role.OLD_BASELINE), default=0)
@@ -230,10 +236,10 @@ def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Bo
 def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots, with small-cache boots for workloads needing one.
 
-    A small-cache boot follows the usual boot of the baseline or variant, or takes its place if the usual one has nothing else to do.
-    Scores are taken with the usual cache. The control answers these workloads with the usual cache too: beside the preempted baseline it
-    shows what preemption alone changes. At smoke depth the one boot that is both baseline and control keeps the usual cache, which saves
-    a boot.
+    A small-cache boot has a key-value cache too small for the concurrent requests, so that some are preempted. It follows the usual boot of
+    the baseline or variant, or takes its place if the usual one has nothing else to do. Scores are taken with the usual cache. The control
+    keeps it too: beside the preempted baseline it shows what preemption alone changes. At smoke depth one boot is both baseline and
+    control; it keeps the usual cache, which saves a boot.
     """
     small_cache_names = {workload.name for workload in workloads if workload.small_cache}
     for boot in planned:
@@ -251,8 +257,8 @@ def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]
 def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
     """Yield the boots, each scoring baseline boot followed by the scorer's.
 
-    The scorer's boot takes over the scores. A draft model still scores by itself, since its own distribution is wanted. The boots are
-    unchanged unless ``has_scorer``.
+    The scorer, a server of the same weights that a config may name, takes over the scores. A draft model still scores by itself, since its
+    own distribution is wanted. The boots are unchanged unless ``has_scorer``.
     """
     for boot in planned:
         is_scoring = bool(boot.scores) and boot.role is not Role.DRAFT and has_scorer
@@ -287,7 +293,7 @@ def why_needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
 
 
 def _boots_in_turn(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    """Yield the boots in turn, with the last baseline boot scoring.
+    """Yield the boots to run in turn, with the last baseline boot scoring.
 
     By then every arm has answered, so that one boot can score all answers. The last baseline boot is the control; at smoke depth it is
     the only one, and answers as the baseline too.
@@ -302,7 +308,7 @@ def _boots_in_turn(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: 
 
 
 def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    """Yield the boots side by side, the first baseline boot scoring.
+    """Yield the boots to run side by side, the first baseline boot scoring.
 
     It stays up and scores while others answer, as do the draft models. At smoke depth it is the only baseline boot, and answers as the
     control too.
@@ -331,7 +337,10 @@ def _workload_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
 
 
 def _scoring_tasks(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
-    """Return the tasks to score every arm's answers to scored workloads."""
+    """Return the tasks to score every arm's answers to scored workloads.
+
+    ``_is_plain`` requests need few top tokens.
+    """
     arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
     scored = [(workload, all(map(_is_plain, workload.requests))) for workload in workloads if workload.scored]
     return tuple(

@@ -45,8 +45,9 @@ class BurstProbe:
     def run(self) -> tuple[Stream, ...]:
         """Return the arrival times of the streamed answers' chunks.
 
-        Prompts without an answer are left out. A server that counts its drafts gets no requests, and the result is empty. The probe ends
-        early if the server fails, or if an answer reports its verify steps, since arrival times are then not needed as evidence.
+        Prompts without an answer are left out. A server that counts its drafts gets no requests, and the result is empty. Rounds after the
+        second begin only within ``_SHORT_S`` seconds. The probe ends early if the server fails, or if an answer reports its verify steps,
+        since arrival times are then not needed as evidence.
         """
         if self._server.counters() is not None:
             return ()
@@ -86,8 +87,7 @@ def _shows_verify_steps(outcome: TimedAnswer) -> bool:
 def _prompt_text(prompt: int) -> str:
     """Return a prompt repeating one function under several names.
 
-    Any drafter then drafts with success: prompt lookup finds the function in the prompt, and a draft model continues it as its target
-    does.
+    Any drafter then drafts with success: prompt lookup finds the function in the prompt, and a draft model continues it as its target does.
     """
     word = _WORDS[prompt]
     functions = (f"def {word}_{number}(value):\n    return value + {number}\n" for number in range(1, _FUNCTIONS + 1))
@@ -95,9 +95,9 @@ def _prompt_text(prompt: int) -> str:
 
 
 def _stream_of_answer(prompt: int, outcome: TimedAnswer) -> Stream | None:
-    """Return the arrival times and sizes of an answer's chunks.
+    """Return the arrival times of an answer's chunks, and where each ends.
 
-    Returns None if the request was refused or brought no text.
+    ``ends`` are the characters of the answer up to each chunk's end. Returns None if the request was refused or brought no text.
     """
     answer, text_arrivals = outcome.answer, [arrival for arrival in outcome.arrivals if arrival.size.characters]
     if not text_arrivals or answer.timing is None:
@@ -107,5 +107,5 @@ def _stream_of_answer(prompt: int, outcome: TimedAnswer) -> Stream | None:
         text=answer.choice.written,
         ends=tuple(accumulate(arrival.size.characters for arrival in text_arrivals)),
         at_s=tuple(round(arrival.at_s - answer.timing.sent_s, 6) for arrival in text_arrivals),
-        tokens=outcome.tokens or len(text_arrivals),
+        tokens=outcome.tokens or len(text_arrivals),  # without a count, one token per chunk
     )

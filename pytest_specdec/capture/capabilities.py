@@ -1,4 +1,9 @@
-"""The capability probe: what an arm honours, refuses and ignores, by status and by effect."""
+"""The capability probe: what an arm, a server under test, honours, refuses and ignores, by status and by effect.
+
+A feature of requests is HONOURED if an answer shows its effect, IGNORED if an answer does not, REFUSED by an error status, and UNKNOWN if
+it could not be tried. To score is to ask for the distribution at given tokens, by one of two routes: log-probabilities of a prompt's
+tokens, or one-token continuations.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +88,9 @@ class CapabilityProbe:
     def run(self) -> Capabilities:
         """Return the capabilities of the arm, tried one by one.
 
-        A feature that could not be tried is UNKNOWN. The chat route counts as IGNORED if the dialect sends chats to another route.
+        ``_HARMLESS`` and ``_DANGEROUS`` hold the requests by name: the latter have killed speculating servers, and come after the former.
+        Most features are judged by comparison with ``plain``, a greedy answer. A feature that could not be tried is UNKNOWN. The chat route
+        counts as IGNORED if the dialect sends chats to another route.
         """
         answers = self._send_concurrently(_HARMLESS)
         plain = answers["plain"]
@@ -138,9 +145,9 @@ class CapabilityProbe:
 
         The server is asked to score ``plain``, its own greedy answer. If it reads the token ids as sent, they are its best tokens, but for
         near-ties. HONOURED needs more than half of them to be, or the first one: that is never a draft token, and so is right even if a
-        variant accepts wrong drafts. Without a distribution it is REFUSED if the engine has no such request or refuses it, else IGNORED.
-        Lists of the scored token alone count as IGNORED, since every token would pass for the best one. Returns UNKNOWN without an answer
-        to score, or if the server fails or denies access.
+        variant accepts wrong drafts. Without any scored position it is REFUSED if the engine has no such request or refuses it, else
+        IGNORED. Lists of the scored token alone count as IGNORED, since every token would pass for the best one. Returns UNKNOWN without an
+        answer to score, or if the server fails or denies access.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
@@ -182,7 +189,7 @@ class CapabilityProbe:
     def _distribution(self, answer: Answer | None, route: ScoringRoute) -> ScoredSequence | None:
         """Return the server's distribution at each token of an answer.
 
-        Returns None without token ids of prompt and answer, or if the server does not run.
+        A distribution lists the five top tokens. Returns None without token ids of prompt and answer, or if the server does not run.
         """
         if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._server.running:
             return None

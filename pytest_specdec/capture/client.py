@@ -1,4 +1,8 @@
-"""The client: requests sent through the openai package and answered, refused, or failed."""
+"""The client: requests sent through the openai package and answered, refused, or failed.
+
+An exchange is one HTTP request with what came back. A refusal is a 4xx; a failure is the server's, and its ``ending`` says how it failed.
+The dialect is the engine's way with OpenAI's protocol: it adds fields to requests, and reads replies and their verify steps.
+"""
 
 from __future__ import annotations
 
@@ -120,8 +124,8 @@ class Client:
     def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> TimedAnswer:
         """Return the answer to one request of a workload.
 
-        Waits for its last byte, at most ``deadline_s`` seconds. A request to be aborted by its client (``abort_after``) is always
-        streamed.
+        Waits for its last byte, at most ``deadline_s`` seconds. A request to be aborted by its client after ``abort_after`` chunks is
+        always streamed. ``pass_index`` is the pass of the workload, for the answer's key.
         """
         leave_after = request.abort_after
         streamed = streamed or leave_after is not None
@@ -138,8 +142,8 @@ class Client:
     def content(self, request: Request, *, deadline_s: float) -> bytes:
         """Return this request as streamed HTTP/1.1, in bytes, without sending it.
 
-        The bytes are those that the openai package would send. The stamper, a process that only sends and takes times, sends these
-        without that package.
+        The bytes are those that the openai package would send: a recorder takes the connection's place. The stamper, a process that only
+        sends and takes times, sends these without that package.
         """
         path, body = self._path_and_body(request, streamed=True)
         recorder = Recorder()
@@ -151,7 +155,7 @@ class Client:
     def read(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         """Return the answer to ``request`` brought by an exchange.
 
-        A response outside the protocol becomes a failure of the server, and a response that the client was meant to leave early an
+        A response outside the protocol becomes a failure of the server. One that the client has left early, as its request says, becomes an
         aborted answer.
         """
         if exchange.received is not None and exchange.received.left:
@@ -180,7 +184,7 @@ class Client:
         as it came: :meth:`_parse_response` then asks whether the server is up.
 
         A 429 means that there are too many requests now (RFC 6585): the body is sent again while there is time, not before the reply's
-        ``retry-after``.
+        ``retry-after``. ``limited`` counts these refusals.
         """
         opener = self._create_opener(path, body)
         until_s, left_s, pause_s, limited = time.monotonic() + deadline_s, deadline_s, _AGAIN_S, 0
@@ -302,7 +306,7 @@ class Client:
             return _failed_answer(request, pass_index, exchange, self.error_text(data["error"]), FailureKind.ERROR)
         if streamed:
             raise ValueError(_NO_EVENTS)
-        (data,) = self._dialect.answer(request, (data,))
+        (data,) = self._dialect.answer(request, (data,))  # with its token ids complete
         steps = self._dialect.steps(data)
         whole = self._complete_reply(request, responses.parse_body(data, steps))
         return _timed_answer(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
@@ -311,7 +315,7 @@ class Client:
         """Return the answer streamed in ``events``, or the server's failure.
 
         A stream ends with ``[DONE]``, or with finish reasons if the dialect has no such event; without its end it counts as a lost
-        connection. Raises ValueError if the reply is outside the protocol.
+        connection. Verify steps and counters are those of the last chunk with any. Raises ValueError if the reply is outside the protocol.
         """
         stamped_chunks = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
         error = next((chunk["error"] for _, chunk in stamped_chunks if chunk.get("error")), None)
@@ -326,6 +330,7 @@ class Client:
         steps = next((chunk_steps for chunk in reversed(chunks) if (chunk_steps := self._dialect.steps(chunk))), None)
         counted = (self._dialect.counted(chunk) for chunk in reversed(chunks))
         counters = next((counts for counts in counted if counts is not None), None)
+        # Not None: each chunk is one verify step, so that chunks show the steps.
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
         whole = self._complete_reply(request, responses.parse_stream(chunks, steps, draft_tokens))
         return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped_chunks))
@@ -363,7 +368,8 @@ class Client:
     def _complete_reply(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
         """Return ``parsed`` with missing text and prompt ids filled in.
 
-        The dialect may know the text of token ids, and the ids of the prompt. A reply without token ids is returned unchanged.
+        Some servers reply with token ids alone: the dialect may then know their text, and the ids of the prompt. A reply without token ids
+        is returned unchanged.
         """
         if not any(choice.token_ids for choice in parsed.choices):
             return parsed
@@ -423,10 +429,7 @@ def _timed_answer(
 
 
 def _aborted_answer(request: Request, pass_index: int, exchange: Exchange) -> TimedAnswer:
-    """Return the aborted answer to a request left early.
-
-    The client was meant to leave, so that the server has not failed.
-    """
+    """Return the answer to a request that its client was to leave early; no failure of the server."""
     failed = _failed_answer(request, pass_index, exchange, f"the client left after {request.abort_after} chunks", None)
     return replace(failed, answer=replace(failed.answer, aborted=True))
 

@@ -1,4 +1,7 @@
-"""A cluster that captures: what a group needs of a node, and what any cluster offers; Ray is the one there is (:mod:`ray_cluster`)."""
+"""A cluster that captures: what a group needs of a node, and what any cluster offers; Ray is the one there is (:mod:`ray_cluster`).
+
+A group is the cells of a config's matrix with one baseline, captured by one task on one node. Devices are accelerators.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,8 @@ class Cluster(Protocol):
 def needs_of(config: Config, nodes: Sequence[Node]) -> Needs:
     """Return what the capture of ``config`` needs of a node.
 
-    Devices are those of its largest server; none if no node has any, or if a server is attached. The config states all else.
+    Devices are those of its largest server; none if no node has any, or if a server is attached, one that runs already elsewhere. The
+    config states all else.
     """
     has_devices = any(node.resources.get(_GPU) for node in nodes)
     takes_devices = has_devices and not placement.attached_arms(config)
@@ -124,7 +128,7 @@ def needs_of(config: Config, nodes: Sequence[Node]) -> Needs:
 def require_fit(needs: Mapping[str, Needs], nodes: Sequence[Node]) -> None:
     """Raise PlanError if a group fits no node, even a free one.
 
-    ``needs`` are those of the groups, by name.
+    ``needs`` are those of the groups, by name. The error lists the groups that do not fit, and what each node has.
     """
     unfitting = {name: need for name, need in needs.items() if not find_fitting(need, nodes)}
     if unfitting:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class Completeness:
-    """Records the complete and the missing results of one capture."""
+    """Records the complete and the missing results of one capture.
+
+    A boot is one server's start with its work: answers of an arm to workloads, and scores of answers. Answers are recorded by arm and
+    workload, scores by boot, arm and workload. A gap is the reason why a result is not whole.
+    """
 
     def __init__(self, plan: Plan, *, earlier: Status | None = None, version: str = "") -> None:
         """Begin the record of ``plan``, or continue an earlier one.
@@ -54,7 +58,7 @@ class Completeness:
             self._boots += 1
 
     def record_reusable(self, reusable: ReusableResults) -> None:
-        """Record the complete results of an earlier capture."""
+        """Record the complete results of an earlier capture as results of this one."""
         self._answered |= reusable.answers
         self._scored |= {
             (boot.index, task.arm, task.workload) for boot in self._plan.boots for task in boot.scores if reusable.has(boot, task)
@@ -120,7 +124,7 @@ class Completeness:
     def is_settled(self, boot: Boot, arm: str, workload: str) -> bool:
         """Return True if ``boot`` will give no more answers to ``workload``.
 
-        Either ``arm`` has answered it, maybe in part, or the boot has failed or was left out.
+        Either ``arm``, one of its arms, has answered it, maybe in part, or the boot has failed or was left out.
         """
         return self.has_answers(arm, workload) or (arm, workload) in self._answer_gaps or boot.index in self._boot_errors
 
@@ -150,9 +154,10 @@ class Completeness:
     def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "", lasting: bool = False) -> Status:
         """Return the capture's status, with all its missing results.
 
-        ``wall_s`` are this session's seconds; those of earlier sessions are added. ``done_s`` are the seconds that completed steps took.
-        ``error`` is the error that ended the whole capture, empty without one, and ``lasting`` is True if the same command would end in
-        it again.
+        ``wall_s`` are this session's seconds; those of earlier sessions are added. ``done_s`` are the seconds that completed steps took:
+        they give the ``rates`` of the next estimate, unless too few are done. ``error`` is the error that ended the whole capture, empty
+        without one, and ``lasting`` is True if the same command would end in it again. Missing results of an old engine's boots are listed
+        apart, and leave the capture complete.
         """
         missing, missing_old = self._missing_results(error, is_old=False), self._missing_results(error, is_old=True)
         return Status(
@@ -188,8 +193,8 @@ class Completeness:
     def _missing_answers(self, arm: str, boot: Boot, reason: str) -> list[MissingAnswers]:
         """Return the missing answers of an arm, one entry per workload.
 
-        The reason is the workload's own, or else ``reason``. If the boot gave no answers at all, not even in part, there is only one entry,
-        with an empty workload. Empty if nothing is missing.
+        The reason is the gap of the workload, or else ``reason``, that of the boot. If the boot gave no answers at all, not even in part,
+        there is only one entry, with an empty workload. Empty if nothing is missing.
         """
         unanswered = [name for name in boot.answers if (arm, name) not in self._answered]
         gave_none = len(unanswered) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in unanswered)
@@ -200,7 +205,8 @@ class Completeness:
     def _missing_scores(self, boot: Boot, reason: str) -> list[MissingAnswers]:
         """Return the missing scores of a boot for existing answers.
 
-        Missing answers have no scores to miss, and are reported as missing answers alone.
+        Missing answers have no scores to miss, and are reported as missing answers alone. ``boot.under`` names the model whose scores these
+        are.
         """
         return [
             MissingAnswers(

@@ -36,7 +36,7 @@ class Deadline:
 
 
 class Deadlines:
-    """The deadlines of one workload's requests on one arm.
+    """The deadlines of one workload's requests on one arm, a server under test.
 
     A request may take :data:`FACTOR` times what the baseline needed for it. If that is not known, as at smoke depth, where variants
     answer first, the arm's own pace in this workload is used instead; before there is one, the limit. No deadline is above the limit.
@@ -45,9 +45,9 @@ class Deadlines:
     def __init__(self, limit_s: float, baseline: Transcript | None, *, paced: bool, shares_machine: bool = False) -> None:
         """Take the limit, and what deadlines are estimated from.
 
-        No deadline exceeds ``limit_s``, in seconds. ``baseline`` has the baseline's answers to the same workload, None if unknown; the
-        deadlines then follow the arm's own pace with ``paced``, and are all ``limit_s`` without. ``shares_machine`` says that other
-        servers of the capture may answer at the same time.
+        No deadline exceeds ``limit_s``, in seconds. ``baseline`` has the baseline's answers to the same workload, None if unknown: the
+        deadlines then follow the time per token of the arm's own answers if ``paced``, and are all ``limit_s`` if not. ``shares_machine``
+        says that other servers of the capture may answer at the same time.
         """
         self._limit = Deadline(seconds=limit_s)
         self._paced = paced and baseline is None
@@ -64,9 +64,9 @@ class Deadlines:
     def deadline_of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
         """Return the deadline of one request, with the reason for it.
 
-        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The reason is empty if the deadline is the limit
-        itself. Any other deadline is at least :data:`FLOOR_S` and five times ``slowest_s``. Before the arm's first answer, by its own
-        pace, and beside other servers it is at least :data:`COMPILING_S`.
+        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. Any deadline but the limit is at least
+        :data:`FLOOR_S` (10 s) and five times ``slowest_s``. It is at least :data:`COMPILING_S` (60 s), since kernels may be compiled,
+        before the arm's first answer, by its own pace, and beside other servers. The reason is empty if the deadline is the limit itself.
         """
         least_s = max(self._floor_s, _SLOWER * slowest_s) if slowest_s else COMPILING_S
         answer = self._baseline.get((request.id, pass_index))
@@ -87,10 +87,10 @@ class Deadlines:
 
 
 def _needed_s(request: Request, answer: Answer) -> float | None:
-    """Return the baseline's time, stretched to the request's token limit.
+    """Return the seconds of the baseline's ``answer``, stretched to the token limit.
 
-    It is in seconds, and stretched because another arm's answer may be longer than the baseline's. The tokens are those of the longest
-    choice, since choices are generated side by side, or else the number reported. Returns None without a time or a token limit.
+    They are stretched because another arm's answer may be longer than the baseline's. The answer's tokens are those of its longest choice,
+    since choices are generated side by side, or else the number reported. Returns None without a time or a token limit.
     """
     limit = request.token_limit
     longest_tokens = max((len(choice.token_ids) for choice in answer.choices), default=0)
@@ -113,7 +113,7 @@ def describe_overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) ->
     """Return the error message for an answer past its deadline.
 
     ``parts`` is the number of pieces that came. The message tells apart no answer, part of an answer, and a stream with more parts than the
-    token limit in ``body`` allows. ``body`` is empty for a request that is not streamed.
+    token limit in ``body`` allows, with ``_FRAME`` more for parts without tokens. ``body`` is empty for a request that is not streamed.
     """
     message = f"no answer within {deadline_s:g} s"
     token_limit = body.get("max_completion_tokens") or body.get("max_tokens") or body.get("max_output_tokens")

@@ -1,4 +1,8 @@
-"""The devices of a machine: which of them a session may use, how many a server takes, and jobs side by side on them."""
+"""The devices of a machine: which of them a session may use, how many a server takes, and jobs side by side on them.
+
+A job is work that takes devices, such as the capture of one group of a matrix. A slot is its devices and time in a schedule; a lease is
+devices locked for it. A device's lock file keeps other captures on this machine from it.
+"""
 
 from __future__ import annotations
 
@@ -124,9 +128,9 @@ def next_job(waiting: Sequence[Job], free: int) -> Job | None:
 def schedule(jobs: Sequence[Job], devices: Sequence[Device], running: Sequence[Slot] = ()) -> tuple[Slot, ...]:
     """Return a slot for each of ``jobs``, in order of beginning.
 
-    A job is expected to take its ``seconds``. Whenever devices are free, the longest job that fits begins on them; all ``devices`` together
-    have to be enough for each. ``running`` are the slots of jobs at work, in seconds from now. Jobs that measure speed need no place of
-    their own: :func:`locks.exclusive` keeps each measurement alone on the machine.
+    Whenever devices are free, the longest waiting job that fits begins on them; ``devices`` have to be enough for each job alone.
+    ``running`` are the slots of jobs at work, in seconds from now. Jobs that measure speed may overlap others:
+    :func:`locks.exclusive` keeps each measurement alone on the machine.
     """
     waiting, at_work, slots = list(jobs), list(running), list[Slot]()
     now_s = 0.0
@@ -149,8 +153,8 @@ def time_limit(
 ) -> float:
     """Return the seconds allowed for the job of ``slot``, beginning now.
 
-    They are the ``left_s`` until a deadline without those that the ``waiting`` jobs need on its devices afterwards, and at least
-    ``least_s``. ``running`` are the other jobs at work.
+    They are ``left_s``, the seconds until a deadline, without those that the ``waiting`` jobs need on its devices afterwards, and at least
+    ``least_s``. ``running`` are the other jobs at work on ``devices``.
     """
     return max(least_s, left_s - _seconds_after(slot, schedule(waiting, devices, (*running, slot))))
 
@@ -158,8 +162,8 @@ def time_limit(
 def _seconds_after(slot: Slot, later: Sequence[Slot]) -> float:
     """Return the seconds needed after ``slot`` by jobs waiting for it.
 
-    They are those of the longest chain of jobs of which each waits for devices of the one before. ``later`` are the slots after it, in the
-    order in which they begin.
+    A job waits for another if it takes some of the same devices later. Chains of such jobs begin with ``slot``: the longest one after it
+    counts. ``later`` are the slots after it, in the order in which they begin.
     """
     needed_s: dict[str, float] = {}  # by job, of the longest chain after it
     slots = (slot, *later)
@@ -182,8 +186,8 @@ def most_at_once(slots: Sequence[Slot]) -> int:
 def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
     """Return a lease of devices for the next ``waiting`` job.
 
-    Next is the longest job that goes on the devices that no other capture has locked. All of these are locked at first, and those that the
-    job does not need are released. Returns None if they are too few for any job.
+    Next is the longest job that fits on the devices that no other capture has locked. All of these are locked at first, since only then is
+    their number certain, and those that the job does not need are released. Returns None if they are too few for any job.
     """
     locked = {device: descriptor for device in devices if (descriptor := locks.try_device(device.lock)) is not None}
     job = next_job(waiting, len(locked))
@@ -197,7 +201,7 @@ def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
 
 
 def describe_holders(devices: Sequence[Device]) -> tuple[str, ...]:
-    """Return in words who holds each of ``devices`` that is not free."""
+    """Return in words, for each of ``devices`` in use, the last capture known to hold it."""
     return tuple(
         f"{device.name} last held by {locks.device_lock(device.lock).holder or 'none'}"
         for device in devices
@@ -218,14 +222,14 @@ def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
 def count_needed(config: Config, *, accelerators: bool) -> int:
     """Return the number of devices that the servers of ``config`` take.
 
-    It is that of the largest server; 0 for servers that need none. Servers side by side share their devices by memory, and take no more.
-    A server whose model is missing, which another check reports, counts as one device.
+    It is that of the largest server; 0 if none takes a share of a device. Servers side by side share their devices by memory, and take no
+    more. A server whose model is missing, which another check reports, counts as one device.
     """
     return max((footprint.devices for footprint in _footprints(config, accelerators=accelerators) if footprint.device_share), default=0)
 
 
 def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
-    """Yield the footprints of all servers of a config.
+    """Yield the footprints, the devices and memory taken, of a config's servers.
 
     For each engine, an old one too, they are those of its largest arm and of its draft model, with the usual arguments and, if there are
     any, with those for speed. The scorer's comes last.
@@ -243,9 +247,9 @@ def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
 
 
 def _footprint(config: Config, *, accelerators: bool) -> Footprint:
-    """Return the footprint of the config's largest arm.
+    """Return the footprint, the devices and memory taken, of a config's largest arm.
 
-    If a model is missing, it is that of any one whole device.
+    If a model is missing, it is one whole device, any of them.
     """
     try:
         return stack.footprint(config, engine_of(config.engine.kind), accelerated=accelerators)
@@ -257,7 +261,7 @@ def _count_to_hold(config: Config, visible: int) -> int:
     """Return how many of the ``visible`` devices to hold for servers.
 
     It is the number that the largest server takes. All are held if the config places its servers itself, if one of these may take others
-    than the first ones that it sees, or if its engine states no share: such a server may use any device, or none.
+    than the first ones that it sees, or if the engine does not state which share of a device it takes: it may then use any, or none.
     """
     footprints = tuple(_footprints(config, accelerators=True))
     if why_in_turn(config) or any(footprint.device_share is None or not footprint.takes_first for footprint in footprints):
@@ -268,8 +272,8 @@ def _count_to_hold(config: Config, visible: int) -> int:
 def why_in_turn(config: Config) -> str:
     """Return why a config's servers cannot be given devices.
 
-    They cannot run beside other servers for the same reason. Attached servers count before a pinned port, and that before devices that the
-    config sets. Returns an empty string if they can.
+    They cannot run beside other servers for the same reason. Of several reasons the first is returned, an empty string if there is none.
+    Processes of a ``stack`` make up one server together.
     """
     optional = (config.speed.env if config.speed else {}, config.scorer.env if config.scorer else {})
     environments = (config.engine.env, config.baseline.env, config.draft.env, *(variant.env for variant in config.variants), *optional)
@@ -323,8 +327,8 @@ def hold(config: Config, wait_s: float, heartbeat: Callable[[], None], say: Call
     """Hold the devices for a config's servers while the block runs.
 
     They are the first free ones of those visible, and this process sees no others meanwhile. If :func:`_count_to_hold` wants all, or this
-    process was started with devices locked for it, all visible ones are held but for those locked already. ``heartbeat`` is called during a
-    wait, and ``say`` gets a line about who is waited for. Raises LeaseError after ``wait_s`` seconds of one holder.
+    process was started with devices locked for it (``leased``), all visible ones are held but for those locked already. ``heartbeat`` is
+    called during a wait, and ``say`` gets a line about who is waited for. Raises LeaseError after ``wait_s`` seconds of one holder.
     """
     leased, visible = set(os.environ.get(_LEASED, "").split(",")), _visible()
     lock_names = tuple(dict.fromkeys(device.lock for device in visible))
@@ -346,7 +350,7 @@ def _visible() -> tuple[Device, ...]:
     """Return the devices visible to this process, in their variable's order.
 
     CUDA_VISIBLE_DEVICES may give a number or the beginning of a UUID; without it all of NVIDIA's are visible. On a machine without a device
-    of NVIDIA they are those that HIP_VISIBLE_DEVICES names, of AMD.
+    of NVIDIA they are those of AMD that HIP_VISIBLE_DEVICES names. A lock is named by the UUID, since a device has several names.
     """
     present = environment.devices()
     if not present:

@@ -27,8 +27,8 @@ class Echo:
 def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
     """Return the prompt's log-probabilities echoed in a choice, split off.
 
-    The choice's lists then hold the prompt's tokens and after these the answer's. Returns None if there is no echo: an echo's list begins
-    with null, since only the first token of a prompt has no log-probability.
+    With an echo, the lists of the choice's ``logprobs`` (``_LISTS``, one entry per token) begin with the prompt's tokens. Returns None
+    without one: an echo's ``token_logprobs`` begins with null, since only the first token of a prompt has no log-probability.
 
     As many entries are taken for the prompt as it has tokens (``prompt_tokens``), even if the server echoed another number: the error
     then shows in the lists of the answer.

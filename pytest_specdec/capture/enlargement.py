@@ -1,4 +1,7 @@
-"""Enlargement: if boots take minutes, their servers get more requests than the depth needs."""
+"""Enlargement: if boots take minutes, their servers get more requests than the depth needs.
+
+The depth (smoke, standard, deep) of a run sets how much of each workload's list of requests is sent.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,13 @@ _STEPS = 2
 def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None = None) -> Mapping[str, int]:
     """Return larger numbers of requests for the sampling judge's workloads.
 
-    The numbers are by workload name. One factor applies to all workloads: the largest whose additional requests take at most :data:`PART`
-    of the boots' time, which is spent anyway. Attached, small-cache and timed boots do not count in it. Only workloads that get more
-    requests are named. Returns an empty mapping at smoke depth, if boots are quick, or if no factor fits into that time.
+    The numbers are by workload name. One factor, a multiple of 1 / ``_STEPS`` and at most ``MOST``, applies to all workloads: the largest
+    whose additional requests take at most :data:`PART` of the boots' time, which is spent anyway. Attached servers, which run already, do
+    not count in it, nor do small-cache and timed boots. Only workloads that get more requests are named. Returns an empty mapping at smoke
+    depth, if boots are quick, or if no factor fits into that time.
 
-    ``deepest`` holds the whole list of each workload's requests, which is the most that can be sent. The run is not planned to take
-    longer than ``deadline_s``.
+    ``deepest`` has each workload with its whole list of requests, the most that can be sent. The run is not planned to take longer than
+    ``deadline_s``.
     """
     boots = [boot for boot in plan.boots if boot.answers and not (boot.attached or boot.small_cache or boot.timed)]
     if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not boots:
@@ -46,8 +50,8 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
     if deadline_s is not None:
         additional_s = min(additional_s, deadline_s - plan.estimate_s)
     planned_s = _estimate_s(plan, plan.workloads)
-    for steps in range(_STEPS * MOST, _STEPS, -1):  # the largest factor first, and none of 1 or less
-        larger = _larger_counts(plan, sampled, steps / _STEPS)
+    for units in range(_STEPS * MOST, _STEPS, -1):  # the largest factor first, and none of 1 or less
+        larger = _larger_counts(plan, sampled, units / _STEPS)
         if _estimate_s(plan, enlarge(plan.workloads, deepest, larger)) - planned_s <= additional_s:
             return larger
     return {}
@@ -64,9 +68,9 @@ def _larger_counts(plan: Plan, deepest: Mapping[str, Workload], factor: float) -
 
 
 def _estimate_s(plan: Plan, workloads: Sequence[Workload], *, booting: bool = False) -> float:
-    """Return the estimated seconds of the plan with these workloads.
+    """Return the estimated seconds of the plan's boots answering ``workloads``.
 
-    With ``booting`` only the boots count.
+    With ``booting`` only the starts of their servers count.
     """
     steps = estimate.steps(plan.boots, workloads, plan.rates, route=plan.route)
     return estimate.total([step for step in steps if step.kind is StepKind.BOOTING or not booting], plan.servers)

@@ -35,7 +35,7 @@ _KIB_PER_GIB = 1024**2
 def environment(config: Config, engine_version: str) -> Environment:
     """Return the environment of this capture: machine, engine and client.
 
-    The results depend on it, as they do on the code under test. ``engine_version`` is empty before the first server is ready.
+    It is stored with the results, which depend on it. ``engine_version`` is empty before the first server is ready.
     """
     return Environment(
         engine=config.engine.kind,
@@ -72,7 +72,8 @@ def _describe_variant(config: Config, variant: VariantSettings) -> dict[str, str
 def _describe_draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
     """Return a drafter's kind, checkpoint and number of draft tokens.
 
-    They are put in words, such as ``model name@digest, 3 tokens``. Returns an empty string if the config does not state them.
+    They are put in words, such as ``model name@digest, 3 tokens``. ``args`` are the arguments of the variant's server. Returns an empty
+    string if the config does not state them.
     """
     try:
         draft, targets = engine.draft(args), engine.models(config.engine.model, {})
@@ -102,10 +103,10 @@ def _name_with_digest(config: Config, name: str) -> str:
 
 
 def _digest_flags(config: Config, variant: str) -> str:
-    """Return a digest of the arguments of a variant's server.
+    """Return a digest of a variant's and the baseline's server arguments.
 
     These are the baseline's, the variant's and the ones that both share, as written in the config: ``${VAR}`` is not expanded, since a
-    variable may be a secret. Of a config with two ``engines`` they are the new one's.
+    variable may be a secret. If the config has two ``engines``, an old and a new one, they are the new one's.
     """
     document = yaml.load(config.text, str(config.path)).data
     data: Any = restrict_to_engine(document, EngineName.NEW) if isinstance(document, dict) else {}

@@ -1,4 +1,8 @@
-"""An estimate: how long each step of a plan may take, reported before it runs and corrected while it does."""
+"""An estimate: how long each step of a plan may take, reported before it runs and corrected while it does.
+
+A boot is one server's start and its work. Its steps are the start, the probe of what it supports, each workload's answers, each scoring
+task (log-probabilities of given answers) and the stop. Rates are the seconds of a start and the tokens per second of answers and of scores.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +81,7 @@ def steps(
 ) -> tuple[EstimatedStep, ...]:
     """Return the estimated steps of all ``boots``, in their order.
 
-    ``route`` is the way in which scores are obtained: by one-token continuations a token takes longer to score.
+    ``route`` is the way in which scores are obtained: by one-token continuations a token takes ``_CONTINUED`` times as long to score.
     """
     workloads_by_name = {workload.name: workload for workload in workloads}
     if route is ScoringRoute.CONTINUATIONS:
@@ -106,8 +110,8 @@ def seconds(planned: Sequence[EstimatedStep]) -> float:
 def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> float:
     """Return the seconds of all steps with ``servers`` booting at once.
 
-    They are fewer than the sum: boots overlap, though each further one delays the others, and scoring runs while other arms answer, so that
-    it counts for nothing. Answers share one machine, so that their times add up.
+    They are fewer than the sum: boots overlap, though each further one delays the others (``_CROWDED``), and scoring runs while other arms
+    answer, so that it counts for nothing. Answers share one machine, so that their times add up.
     """
     boots = [step.seconds for step in planned if step.kind is StepKind.BOOTING]
     waves = [boots[start : start + servers] for start in range(0, len(boots), servers)]
@@ -119,9 +123,8 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
     """Return the rates measured in a capture of ``plan``.
 
     With these rates the estimate of ``plan`` would have been right. Returns None if less than half of the plan was done, by the estimate:
-    that is too little to predict the next plan.
-
-    ``done_s`` are the seconds that completed steps took, ``readiness_s`` those of boots by index, ``wall_s`` those of the whole capture.
+    that is too little to predict the next plan. ``done_s`` are the seconds that completed steps took, ``readiness_s`` those of starts by
+    the boot's index, ``wall_s`` those of the whole capture. Timed answers may have a rate of their own.
     """
     rates = plan.rates
     planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.kind in _MEASURED_STEPS]
@@ -148,7 +151,8 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
 def _correct_rate(rate: float, done: Sequence[EstimatedStep], done_s: Mapping[EstimatedStep, float]) -> float:
     """Return ``rate``, in tokens per second, corrected by the time taken.
 
-    With the corrected rate the estimate of the steps ``done`` would have been right. Returns ``rate`` unchanged if there are none.
+    ``done`` are the steps estimated with that rate, ``done_s`` the seconds that they took. With the corrected rate their estimate would
+    have been right. Returns ``rate`` unchanged if there are none.
     """
     expected_s, took_s = seconds(done), sum(done_s[step] for step in done)
     return round(rate * expected_s / took_s, 1) if expected_s and took_s else rate
@@ -157,8 +161,9 @@ def _correct_rate(rate: float, done: Sequence[EstimatedStep], done_s: Mapping[Es
 def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: float, wall_s: float) -> Rates:
     """Return the rates measured in a capture with concurrent servers.
 
-    Steps that overlap do not add up, so that the wall time is divided instead: what the boots leave of it counts as the time of the
-    answers, at least a second. ``readiness_s`` is the median time of a boot.
+    Steps that overlap do not add up, so that the wall time is divided instead: what the starts leave of it counts as the time of the
+    answers, at least a second. The planned rates are multiplied by their estimate over that time. ``readiness_s`` is the median time of a
+    start.
     """
     # Of one server alone: concurrent boots delay each other, which seconds_side_by_side adds again.
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
@@ -215,8 +220,9 @@ def _boot_steps(
 def _answering_s(workload: Workload, rates: Rates) -> float:
     """Return the estimated seconds of all passes of a workload.
 
-    Every answer is taken to be as long as its token limit. No pass ends before its longest answer does. Long prompts are read at the rate
-    of scoring, which reads them too; shorter ones are part of the rates.
+    Every answer is taken to be as long as its token limit. Concurrent answers are sped up by only ``rates.scaling`` of their number, and no
+    pass ends before its longest answer does. Long prompts are read at the rate of scoring, which reads them too; the time for shorter
+    prompts is part of the rates.
     """
     limits = _token_limits(workload)
     concurrent_answers = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)

@@ -1,4 +1,4 @@
-"""Events between requests: those of a config's servers, and each done to one server, by POSTs or by a command of the config."""
+"""Events between requests, such as a sleep or an update of weights: their steps, each a POST to the server or a command of the config."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _KILL_S = 2.0
 def events_of(config: Config, engine: Engine) -> Mapping[str, Sequence[EventStep]]:
     """Return the steps of each event of the config's servers, by name.
 
-    The engine's own come first, those that the config states last; one of the same name replaces the engine's, and one without steps
-    takes it out. A stack has none of the engine's: a router would pass each of their requests to another process.
+    The engine's own come first, those that the config states last; one of the same name replaces the engine's, and one without steps takes
+    it out. A stack, a server of several processes, has none of the engine's: a router would pass each of their requests to another process.
     """
     engine_events = engine.events(config) if isinstance(engine, ServerEvents) and not config.stack else {}
     return {name: steps for name, steps in {**engine_events, **config.between}.items() if steps}
@@ -72,8 +72,8 @@ class EventSender:
     def _post(self, step: EventStep) -> EventOutcome:
         """Return the outcome of a step that is a POST.
 
-        It is done, refused by a 4xx, or has failed; a failure of a server that has ended is a death. ``{arm}`` in the body stands for the
-        arm's name and this process's id: part of a file name that no other arm or session uses.
+        It is done, refused by a 4xx, or has failed; a failure of a server that has ended is a death. ``{arm}`` in the body stands for part
+        of a file name that no other arm or session uses: the arm's name and this process's id. The caller fills in the outcome's name.
         """
         body = expand(stack.fill(step.body, {"arm": self._file_stem}, {}), os.environ)
         assert isinstance(body, dict)
@@ -94,7 +94,7 @@ class EventSender:
         """Return the outcome of a command, which runs on this machine.
 
         It finds the server's address, its model, the arm and the event in its environment. It has failed if it cannot be started, does not
-        end in time or has another exit code than 0.
+        end in time or has another exit code than 0. The caller fills in the outcome's name.
         """
         words = [str(expand(word, os.environ)) for word in step.command]
         mask = self.server.recipe.setup.secrets.mask

@@ -1,4 +1,7 @@
-"""Extensions: a plan with more requests of its own workloads, which are judged together with the answers that exist."""
+"""Extensions: a plan with more requests of its own workloads, which are judged together with the answers that exist.
+
+Requests are added in rounds, numbered from 1, while verdicts are open. A round adds workloads, and boots (servers to start) for them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 def again_s(plan: Plan) -> float:
     """Return the most seconds needed by all further rounds.
 
-    In each of :data:`ROUNDS` rounds all workloads judged by counts may be sent again. Returns 0 at smoke depth, or without such
-    workloads.
+    In each of :data:`ROUNDS` rounds all workloads whose judge counts wrong tokens or the like may be sent again, to all variants. One round
+    is planned here to estimate its time. Returns 0 at smoke depth, or without such workloads.
     """
     counted = {judgement.workload for judgement in plan.judgements if judgement.family in COUNTED}
     if plan.depth is Depth.SMOKE or not counted:
@@ -42,7 +45,7 @@ def rounds(plan: Plan) -> int:
 def base(plan: Plan) -> Plan:
     """Return the plan without the rounds of requests added later.
 
-    Its estimated seconds stay those of the extended plan.
+    Left out are their workloads, and the boots that answer or score these. Its estimated seconds stay those of the extended plan.
     """
     added_names = {name for names in plan.extensions.values() for name in names}
     boots = tuple(boot for boot in plan.boots if not added_names & {*boot.answers, *(task.workload for task in boot.scores)})
@@ -58,7 +61,8 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
     round: a fault then comes back, but a harmless difference that kernels repeat at the same prefix is not counted twice.
 
     A plan that has this round already is returned as it is. Every round boots the variants, one baseline and the draft models once. The
-    estimated seconds are those of the new round alone.
+    plan's ``extensions`` list the added workloads by the name of the one that they add to. The estimated
+    seconds are those of the new round.
     """
     if rounds(plan) >= round_:
         return plan
@@ -84,7 +88,8 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
 def _boots_for(plan: Plan, workloads: Sequence[Workload], pairs: Sequence[str]) -> tuple[Boot, ...]:
     """Return the boots needed by a round of further workloads.
 
-    Their indexes follow those of the plan's boots. Arms without a boot in the plan get none, and attached servers are visited again.
+    They are for the variants named in ``pairs``, with as few boots as possible. Their indexes follow those of the plan's boots. Arms
+    without a boot in the plan get none, and attached servers, which are not started here, are visited again.
     """
     selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
     planned_arms = {boot.arm for boot in plan.boots}

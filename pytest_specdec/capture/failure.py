@@ -1,4 +1,7 @@
-"""A failure of a server: the requests in flight, how it ended, and which of them, or which group, fails again."""
+"""A failure of a server: the requests in flight, how it ended, and which of them, or which group, fails again.
+
+After a failure the requests in flight are sent again to a fresh server, alone and then together: one that fails again has recurred.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class Failure:
     def server_failures(self) -> tuple[ServerFailure, ...]:
         """One server failure per request in flight, in their order.
 
-        What failed again in a group, or after another request, comes last.
+        A failure that recurred in a group, or after another request, comes last, with the first of these requests.
         """
         return (*self._requests.values(), *([self._with_others] if self._with_others else []))
 
@@ -84,7 +87,8 @@ class Failure:
     def record_recurrence_together(self, outcome: TimedAnswer, group: Sequence[str]) -> ServerFailure:
         """Record a second failure of ``group``, all in flight together.
 
-        It replaces the larger group recorded before. ``outcome`` is the first failed answer of the group, whose server failure is returned.
+        It replaces the larger group recorded before, so that the smallest one remains. ``outcome`` is the first failed answer of the group,
+        whose server failure is returned.
         """
         self._with_others = self._create_server_failure(outcome, self._describe_end([outcome]), recurred=True, group=tuple(group))
         return self._with_others
@@ -97,7 +101,7 @@ class Failure:
     def _describe_end(self, failed: Sequence[TimedAnswer]) -> str:
         """Return how the server ended, in words, after a short wait.
 
-        Returns an empty string if the server goes on, or if every request hung or was refused.
+        Returns an empty string if the server goes on, or if every request hung or was refused: it then runs still.
         """
         return self._server.wait_for_end() if any(outcome.ending not in _RUNNING for outcome in failed) else ""
 
@@ -127,7 +131,7 @@ def find_silent_end(server: ArmServer, number: int, answers: Sequence[Answer]) -
     """Return the end of a server that failed no request.
 
     Such is the end of a server after its last answer, or of a rank that a router passes over. It belongs to no request, and is recorded
-    with the last one that was answered, as failure ``number``. Returns None if the server runs, was ended here, or has answered nothing.
+    with the last of ``answers``, as failure ``number``. Returns None if the server runs, was ended here, or has answered nothing.
     """
     done_s = {answer.key: answer.timing.done_s for answer in answers if answer.timing is not None}
     if not done_s or not server.has_ended_silently:

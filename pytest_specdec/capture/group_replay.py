@@ -1,4 +1,8 @@
-"""Group replay: requests that a server died, hung or broke on, sent again to a fresh one alone, together, and after the one before."""
+"""Group replay: requests that a server died, hung or broke on, sent again to a fresh one alone, together, and after the one before.
+
+A job is one request of one pass. ``sender`` sends a workload's jobs to one arm's server: ``keep`` stores a job's answer, ``set_aside`` the
+reason for having none, and ``restart`` starts a fresh server, if one is left. An ``ending`` says how the server failed a request.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequ
     Each is sent alone. If none fails again, they are sent together, and then after earlier requests (:class:`GroupReplay`).
 
     ``failed`` are the requests that the server failed, with their outcomes; ``jobs`` are all requests that were sent with these. They go
-    to a fresh server; if there may be none, nothing is sent, and a server that did more than answer 5xx is ended. A calibration is only
-    retried once. Until its replay is answered, each failed request is recorded as unanswered.
+    to a fresh server; if there may be none, nothing is sent, and a server that did more than answer 5xx is ended. A calibration, which
+    measures noise and gets no verdict, is only retried once. Until its replay is answered, each failed request is recorded as unanswered.
     """
     if sender.workload.calibrates:
         _retry_calibration(sender, failed[0][0], [outcome for _, outcome in failed])
@@ -44,7 +48,7 @@ def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequ
 def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]) -> None:
     """Send one failed request of a calibration again, or give up.
 
-    The request ``first`` goes to a fresh server, unless the failure was an error answer alone. If it fails again, or if a later request
+    The request ``first`` goes to a fresh server; a server that only answered 5xx is used again. If it fails again, or if a later request
     does, the rest of the calibration stays unanswered.
 
     No verdict is given on a calibration. Replaying every failed request would use up the restarts and lower the concurrency of judged
@@ -70,9 +74,9 @@ def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]
 def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
     """Return the failed requests and others in flight with them.
 
-    Others count if they were in flight between the first sending and the last end of the failed ones. They are in the order of the
-    workload. If more requests overlap than may be in flight at once, those sent nearest in time are taken. A request that its client left
-    early counts as in flight until the failure: a server notices late that a client left, and may die of it only then.
+    Others count if they were in flight between the first sending and the last end of the failed ones. They are in the order of ``jobs``.
+    If more requests overlap than may be in flight at once, those sent nearest in time to the first failed one are taken. A request that its
+    client left early counts as in flight until the failure: a server notices late that a client left, and may die of it only then.
     """
     timings = [outcome.answer.timing for _, outcome in failed if outcome.answer.timing is not None]
     first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)
@@ -91,8 +95,8 @@ def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple
 def _preceding_jobs(sender: Sender, failed: Sequence[TimedAnswer]) -> list[Job]:
     """Return earlier requests that may have caused the failure.
 
-    They are the last one to end before any of ``failed`` was sent, and the last one that its client left by then, if that is another: one
-    of these may have left the server in a state to fail.
+    They may have left the server in a state to fail: the last one to end before any of ``failed`` was sent, and the last one that its
+    client left early by then (``aborted``), if that is another.
     """
     first_s = min((outcome.answer.timing.sent_s for outcome in failed if outcome.answer.timing is not None), default=0.0)
     timed = [(outcome.answer.timing.done_s, outcome.answer) for outcome in sender.outcomes.values() if outcome.answer.timing is not None]
@@ -112,8 +116,8 @@ class GroupReplay:
     def run(self, failed: Sequence[Job], group: Sequence[Job], predecessors: Sequence[Job]) -> None:
         """Send the failed requests again alone, then together, then after others.
 
-        A request that fails again alone is quarantined. If none does, all that was in flight at the failure is sent together. If that does
-        not fail either, the failed requests are sent right after each of ``predecessors``.
+        A request that fails again alone is quarantined. If none does, ``group`` is sent together, all that was in flight at the failure. If
+        that does not fail either, the failed requests are sent right after each of ``predecessors``.
         """
         self._replay_alone(failed)
         if not self.failure.is_explained:
@@ -126,7 +130,7 @@ class GroupReplay:
         """Send each request alone, and quarantine the ones failing again.
 
         A request that fails again explains the server's failure by itself. It is sent no more and gets no answer. One that is cut off by
-        the end of the capture's time shows nothing, and stays as it is recorded.
+        the end of the capture's time has an ending but shows nothing (``has_failed`` is False), and stays recorded as unanswered.
         """
         for job in jobs:
             self.sender.ensure_running()

@@ -1,4 +1,8 @@
-"""Locks: one capture per accelerator, and exclusive use of the machine while speed is measured."""
+"""Locks: one capture per accelerator, and exclusive use of the machine while speed is measured.
+
+A capture starts servers and sends them requests; several may run on one machine. A lock is held by flock on a file, until its descriptor is
+closed. During a wait ``heartbeat`` is called again and again: it may raise, as when the capture's time is used up.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +95,7 @@ def some_devices(
 
 
 def is_free(name: str) -> bool:
-    """Return True if no capture holds the device called ``name``."""
+    """Return True if no capture holds the device ``name``, by locking it for a moment."""
     descriptor = try_device(name)
     if descriptor is not None:
         os.close(descriptor)
@@ -222,9 +226,9 @@ def shared(
 ) -> Iterator[None]:
     """Hold the machine together with captures measuring no speed.
 
-    Any number of captures may share it. With ``skip_queue`` it is held although another capture is waiting to measure speed. That is for
-    work that a holder of the machine waits for: the other capture waits for that holder, and all three would deadlock. Raises LeaseError
-    if a capture that measures speed holds the machine for ``wait_s`` seconds.
+    Any number of captures may share it, but usually none enters while another waits to hold the machine alone, in the queue. With
+    ``skip_queue`` it does. That is for work that a holder of the machine waits for: the capture in the queue waits for that holder, and all
+    three would deadlock. Raises LeaseError if a capture that measures speed holds the machine for ``wait_s`` seconds.
     """
     queue = _hold(_machine_lock("machine-queue"), fcntl.LOCK_SH, wait_s, heartbeat, say)  # as in exclusive, and left at once
     with ExitStack() as stack:
@@ -255,9 +259,9 @@ def _wait(
 ) -> None:
     """Call ``take`` until it returns True, with a pause between.
 
-    ``heartbeat`` is called before each pause, and ``say`` gets a line about a holder that has been waited for some seconds. The wait
-    begins anew with each holder of ``lock``: captures side by side measure speed in turn. Raises LeaseError after ``wait_s`` seconds of one
-    holder.
+    ``take`` tries to take ``lock`` once. ``heartbeat`` is called before each pause, and ``say`` gets a line about a holder that has been
+    waited for some seconds. The wait begins anew with each holder of ``lock``: captures side by side measure speed in turn. Raises
+    LeaseError after ``wait_s`` seconds of one holder.
     """
     holder, began_s, is_reported = lock.holder, time.monotonic(), False
     while not take():
@@ -281,8 +285,8 @@ def _last_held(holder: str) -> str:
 def _open_file(path: Path) -> int:
     """Return the descriptor of a lock file, opened without following links.
 
-    The file is written over, so that a link to another file would destroy that file. Raises LeaseError for a link, or for anything but a
-    plain file.
+    The file is written over, so that a link to another file would destroy that file. Raises LeaseError for a symbolic link, for a file with
+    a second hard link, or for anything but a plain file.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)

@@ -1,4 +1,9 @@
-"""Parallel placement: servers boot side by side as far as the machine holds them, and scoring follows the answers."""
+"""Parallel placement: servers boot side by side as far as the machine holds them, and scoring follows the answers.
+
+A boot is one server's start and its work: answering workloads, and scoring, which is giving log-probabilities of tokens that others
+answered. A wave is the boots up together. A worker is one boot in a thread, a session its server with its requests. Timed workloads measure
+speed.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +52,9 @@ class BootWaves:
 def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
-    The servers that score stay up through all waves, as long as one more server fits beside these. A draft model that does not fit comes
-    after the boots whose tokens it scores. Further boots for speed come in waves of their own. A boot of the old engine that scores does
-    so at the end of its wave.
+    The servers that score (``staying``) stay up through all waves, as long as one more server fits beside these. A draft model that does
+    not fit comes after the boots whose tokens it scores. Further boots of an arm, numbered from 2 and for speed only, come in waves of
+    their own. A boot of the old engine that scores does so at the end of its wave.
     """
     further = [boot for boot in boots if boot.number > 1]
     first_boots = [boot for boot in boots if boot.number == 1]
@@ -63,7 +68,8 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
 def _fill_waves(boots: Sequence[Boot], room: int) -> Iterator[tuple[Boot, ...]]:
     """Yield waves of at most ``room`` boots, in the given order.
 
-    A boot of the old engine comes right after its counterpart of the new one, and is in the same wave if ``room`` is at least 2.
+    A boot of the old engine, the one before an upgrade, comes right after its counterpart of the new one in ``boots``: their requests
+    alternate, so that both are in the same wave if ``room`` is at least 2.
     """
     wave: list[Boot] = []
     for index, boot in enumerate(boots):
@@ -92,8 +98,8 @@ _END_S = 30.0
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all boots, at most ``plan.servers`` at once, in waves.
 
-    The further boots for speed run once all other servers have ended. A boot that fails does not stop the others, unless it is the
-    baseline or control that scores, without which nothing is judged.
+    The further boots for speed run once all other servers have ended. A wave has no boots that no verdict needs any more. A boot that fails
+    does not stop the others, unless it is the baseline or control that scores, without which nothing is judged.
     """
     planned = boot_waves(boots, recipes.plan.servers)
     workers = _Workers(reporter)
@@ -153,7 +159,8 @@ class _Worker:
     def score(self) -> None:
         """Score the answers given so far, by tasks not done yet.
 
-        First the queue is drained. Answers scored before are skipped, so that this may be called after every wave.
+        A task is one arm's answers to one workload. The queue scores answers as they come, and is drained first. Tasks begun before are
+        skipped, so that this may be called after every wave.
         """
         self.queue.drain()
         for task in self.boot.scores:
@@ -177,7 +184,10 @@ def _sound_workers(workers: Sequence[_Worker]) -> list[_Worker]:
 
 
 class _Workers:
-    """The workers of a capture, run in parallel and ended together."""
+    """The workers of a capture, run in parallel and ended together.
+
+    ``_failure`` is the first error that ends the capture, ``_dead`` the arms that did not come up.
+    """
 
     def __init__(self, reporter: Reporter) -> None:
         """Take the reporter shared by all workers of the capture."""
@@ -237,7 +247,7 @@ class _Workers:
 
         Does nothing after a capture that came to its end, since no worker runs then.
         """
-        is_working = any(thread.is_alive() for thread in self._threads)  # the threads do not show which workers are theirs
+        is_working = any(thread.is_alive() for thread in self._threads)  # a thread does not show which worker it runs
         running = [worker for worker in self._workers if worker.up or is_working]
         if running:
             self._reporter.end("the capture was ended")
@@ -252,8 +262,8 @@ class _Workers:
         """Run ``work``, and record its failure instead of raising it.
 
         A boot that fails by an EngineError ends the capture only if it scores as baseline or control; any other error ends it always. A
-        variant or an arm of the old engine that did not come up is noted, so that no further server is booted for it alone. It is not noted
-        for a small-cache boot, since it may still come up with the usual cache.
+        variant or an arm of the old engine that did not come up is noted in ``_dead``, so that no further server is booted for it alone. It
+        is not noted for a small-cache boot, since it may still come up with the usual cache.
         """
         try:
             work(worker)
@@ -280,10 +290,10 @@ class _Workers:
 
 
 class _Wave:
-    """The servers of one wave, together with those that stay."""
+    """The servers of one wave, those booted in it (``_coming``) and those that stay."""
 
     def __init__(self, workers: _Workers, *, coming: Sequence[_Worker], staying: Sequence[_Worker]) -> None:
-        """Take the workers booted in this wave, and those up in all."""
+        """Take all workers of the capture, those booted in this wave, and those that stay."""
         self._workers = workers
         self._coming = coming
         self._all = list(dict.fromkeys([*staying, *coming]))
@@ -305,8 +315,8 @@ class _Wave:
     def _measure(self) -> None:
         """Send the timed workloads, one arm taking turns with the others.
 
-        Nothing else runs meanwhile. The alternation makes drift of the machine affect all arms alike. Arms of a later wave send as many
-        passes as those of earlier waves.
+        Nothing else runs meanwhile. The alternation makes drift of the machine affect all arms alike. A runner sends one workload as one
+        arm, request by request. Arms that have failed are left out.
         """
         sessions = [worker.session for worker in _workers_up(self._coming)]
         for name in dict.fromkeys(workload.name for session in sessions for _, workload in session.workloads(timed=True)):
@@ -322,7 +332,8 @@ class _Wave:
     def _measure_workload(self, name: str, runners: Sequence[tuple[_Worker, WorkloadRunner]]) -> None:
         """Send one timed workload, and write the answers of each arm.
 
-        The machine is held alone meanwhile. An engine's error ends the work of its own boot alone.
+        The machine is held alone meanwhile. An engine's error ends the work of its own boot alone. The number of times that the whole
+        workload was sent (``passes``) is stored, since a later wave is sent as many.
         """
         alternation = _alternation([(worker.session, runner) for worker, runner in runners], self._workers.passes.get(name, 0))
         with runners[0][0].session.exclusive():  # the lock is the machine's, so any session holds it for all
@@ -337,7 +348,7 @@ class _Wave:
     def _answer(self, worker: _Worker) -> None:
         """Have the untimed workloads answered, limit-setting ones first.
 
-        The baseline settles the token limits of these, and all other servers wait for it.
+        The baseline settles the token limits of these, and all other servers wait for it. Sorting puts False, its workloads, first.
         """
         plan = worker.session.recipes.plan
 
@@ -348,7 +359,7 @@ class _Wave:
         worker.session.answer(sorted(worker.session.workloads(timed=False), key=settles_no_limits), self._scoring_callback)
 
     def _scoring_callback(self, arm: str, workload: str) -> Callable[[Answer], None]:
-        """Return a callback for queueing an answer wherever it is scored.
+        """Return a callback for queueing an arm's answers wherever they are scored.
 
         Several servers may score the same answer, such as the baseline and a draft model.
         """
@@ -376,8 +387,8 @@ def _write_answers(worker: _Worker, *, runner: WorkloadRunner, error: EngineErro
 def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier_passes: int) -> Alternation:
     """Return the alternation of one timed workload between this wave's arms.
 
-    At smoke depth and under a deadline only the planned passes are sent, or as many as to arms of earlier waves, if that is more
-    (``earlier_passes``).
+    ``runners`` send it, one per arm. At smoke depth and under a deadline only the planned passes are sent, or as many as to arms of earlier
+    waves, if that is more (``earlier_passes``). Otherwise more may follow.
     """
     session = runners[0][0]
     return Alternation(

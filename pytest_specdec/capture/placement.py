@@ -1,4 +1,8 @@
-"""The placement of a config's servers on this machine: one at a time, or side by side where they fit; attached ones are visited in turn."""
+"""The placement of a config's servers on this machine: one at a time, or side by side where they fit.
+
+Attached servers run already, at an address in the config, and are visited in turn. An arm is one server under comparison, such as the
+baseline or a variant.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ _DRAFT = "draft models"
 def attached_arms(config: Config) -> frozenset[str]:
     """Return the names of the arms with an attached server.
 
-    Attached servers run already, at an address in the config. All draft models count as one arm.
+    An address under ``engine`` counts for the baseline and every variant without its own. All draft models count as one arm (``_DRAFT``).
     """
     engine_url = config.engine.url
     addresses = {BASELINE: config.baseline.url or engine_url, **{variant.name: variant.url or engine_url for variant in config.variants}}
@@ -111,8 +115,8 @@ def _placement_with_pinned_port(config: Config) -> MachinePlacement:
 def _servers_that_fit(config: Config, engine: Engine) -> tuple[int, str]:
     """Return how many servers fit this machine, and why, in words.
 
-    The number is by accelerator memory if the engine states a share of that, else by the machine's memory. It is 0 if the memory of one
-    server is unknown.
+    The number is by accelerator memory if the engine states one server's share of that, else by the part of the machine's memory that
+    servers may fill (``_USABLE``). It is 0 if the memory of one server is unknown.
     """
     footprint = stack.footprint(config, engine, accelerated=environment.has_accelerator())
     if footprint.device_share is not None:

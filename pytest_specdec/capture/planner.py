@@ -1,4 +1,9 @@
-"""The planner: from a config and the selected tests to a plan, which every xdist worker computes alike."""
+"""The planner: from a config and the selected tests to a plan, which every xdist worker computes alike.
+
+A plan has workloads (lists of requests), boots (server starts with their work) and judgements: one of each pair (a variant beside the
+baseline), workload and family, a kind of check. The depth sets how many requests are sent. Workloads are withheld if the servers do not
+meet their needs.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +82,7 @@ def make(
     """Return the plan of the workloads ``wanted`` under ``config``.
 
     ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``wanted`` and ``deselected``,
-    the workloads of tests that were left out.
+    the workloads of tests that were left out. The plan is laid out as usual, then again with more requests if boots take long.
 
     N variants with D draft models take N + 2 + D boots, at smoke depth one less; a scorer, small caches, speed and an old engine add
     some. Raises PlanError if tests do not go together or a variant does not speculate, ConfigError or EngineError for wrong settings.
@@ -115,10 +120,10 @@ def make(
 
 
 def _alpha_by_family(config: Config, collected: Sequence[SelectedWorkload], depth: Depth, options: PlanOptions) -> Mapping[Family, float]:
-    """Return the alpha of one judgement, by family.
+    """Return the alpha, the false-alarm probability, of one judgement, by family.
 
-    It is the family's part of the false-alarm budget, split over its workloads in ``collected`` and over variants and baselines: one of
-    each in every cell of a matrix, or else all variants of ``config`` with one baseline.
+    It is the family's part of the run's budget, split over its workloads in ``collected`` and over variants and baselines: one of each in
+    every cell of a matrix, or else all variants of ``config`` with one baseline.
     """
     rows = with_outside(options.outside)
     variants, baselines = options.cells or len(config.variants), options.cells or 1
@@ -131,8 +136,8 @@ def _enlarge_plan(
 ) -> Plan:
     """Return the usual plan with more requests if boots take long.
 
-    The boots stay the same, and the time of further rounds is estimated, unless there is a deadline. ``lay_out`` returns the plan for given
-    workloads. ``workloads_by_name`` hold the whole lists of requests of the judged workloads.
+    The boots stay the same. The time of asking again, if verdicts are open, is estimated unless there is a deadline. ``lay_out`` returns
+    the plan for given workloads. ``workloads_by_name`` has the judged workloads with their whole lists of requests.
     """
     deadline_s = options.deadline_s
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if options.enlarged is None else options.enlarged
@@ -203,9 +208,9 @@ def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rat
 def _old_answers(config: Config, answered: Collection[str], workloads: Sequence[Workload]) -> Collection[str]:
     """Return the workloads whose answers by an old baseline are scored.
 
-    Without ``engines`` these are ``answered``, those of an earlier run before an upgrade. With ``engines`` these are all but the timed
-    workloads: the old engine answers every workload in its own run before, and timed ones again in this run. Empty with a scorer, whose
-    distribution is not the new baseline's.
+    Without ``engines`` in the config, an old and a new one, these are ``answered``, those of an earlier run before an upgrade. With them
+    these are all but the timed workloads: the old engine answers every workload in its own run before, and timed ones again in this run.
+    Empty with a scorer, whose distribution is not the new baseline's.
     """
     if config.scorer is not None:
         return ()
@@ -223,10 +228,10 @@ def _lay_out(
 ) -> Plan:
     """Return ``plan`` with its workloads, boots and estimated seconds.
 
-    The boots answer the ``judged`` workloads and the ``calibration``. The calibration is added before scores move to a scorer, so that the
-    scorer scores it too. Timed workloads get boots of their own if the config has settings for ``speed``. If it has an old engine, a boot
-    of that is added beside each boot that answers timed workloads. The old baseline then scores the new baseline's tokens too, unless there
-    is a scorer, or settings for speed apply to its boot: the old engine's run measured its noise without these.
+    The boots answer the ``judged`` workloads and the ``calibration``, which measures the noise of scores. It is added before scores move to
+    a scorer, so that the scorer scores it too. Timed workloads get boots of their own if the config has settings for ``speed``. If it has
+    an old engine, a boot of that is added beside each boot that answers timed workloads. The old baseline then scores the new baseline's
+    tokens too, unless there is a scorer, or settings for speed apply to its boot: the old engine's run measured its noise without these.
     """
     attached, has_scorer = attached_arms(config), config.scorer is not None
     has_speed_settings, has_old = config.speed is not None, config.old is not None
@@ -274,6 +279,7 @@ def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
 def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
     """Return the variant with its drafting, read from engine arguments.
 
+    Variant number ``index`` of the config is called ``name``. What the arguments do not show of its drafting is stated in the config.
     Raises PlanError if it does not speculate.
     """
     draft = engine.draft(arguments.fill(config, config.variants[index], os.environ))
@@ -301,8 +307,8 @@ def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[
 def _unique_workloads(selected: Sequence[SelectedWorkload], withheld: Mapping[str, str]) -> tuple[Workload, ...]:
     """Return the workloads of all selected tests, each once.
 
-    Scores that no selected test reads are dropped. Raises PlanError if different workloads share a name, or if there are none: the error
-    then has the reasons in ``withheld``, by workload.
+    Scores that no selected test reads are dropped, by the families of its tests. Raises PlanError if different workloads share a name, or
+    if there are none: the error then has the reasons in ``withheld``, by workload.
     """
     workloads: dict[str, Workload] = {}
     for entry in selected:
@@ -330,7 +336,7 @@ def _select_sent_workloads(
 ) -> list[SelectedWorkload]:
     """Return the workloads sent to every arm, sorted by name.
 
-    Withheld ones are left out. The concurrency of each is lowered to what every arm allows.
+    Those that this depth does not send and ``withheld`` ones are left out. The concurrency of each is lowered to what every arm allows.
     """
     sent_entries = [entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld]
     limit = partial(limit_concurrency, config=config, attached=attached)
@@ -402,7 +408,7 @@ def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:
 
 
 def _plan_sort_key(workload: Workload) -> tuple[bool, bool, bool, str]:
-    """Return the key for sorting workloads by order of sending.
+    """Return the key for sorting workloads by order of sending; False comes first.
 
     Timed workloads come first, on a fresh server. Workloads that may kill the server come late, and those with events last, since a server
     has to be started anew after them.

@@ -1,4 +1,9 @@
-"""Progress: where a capture stands, what it has left to do, and whether its time is used up."""
+"""Progress: where a capture stands, what it has left to do, and whether its time is used up.
+
+A boot is one start of a server with all its work. Its steps are booting, probing, answering or scoring one workload, and stopping. An
+:class:`EstimatedStep` has the seconds that a step was expected to take before the capture began. Concurrent boots have a reporter each, and
+one clock.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +47,16 @@ class _AnswersLeft:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds left at the pace so far.
+        """Seconds left: the estimate, scaled by the pace so far.
 
-        The pace is the time taken, divided by the estimate of what is done, both with a part of the whole added: the first steps alone
-        tell little.
+        The pace is the seconds taken, divided by the seconds estimated for what is done. A part of the whole estimate is added to both, as
+        if it had gone at the estimated pace, since the first answers alone would give a wild pace.
         """
         left_s, margin_s = sum(self.left_s.values()), _STEADYING * self.planned_s
         return left_s * (self.taken_s + margin_s) / (self.planned_s - left_s + margin_s) if margin_s else left_s
 
     def drop(self, boot: int) -> None:
-        """Leave out the answers of a boot that gives no more."""
+        """Leave out what a boot has left, since it gives no more answers."""
         self.planned_s -= self.left_s.pop(boot, 0.0)
 
 
@@ -98,8 +103,11 @@ class Reporter:
         self._on_progress = on_progress
         self._clock = clock or _CaptureClock(now_s, now_s(), deadline_s)
         self._current: Progress | None = None
+        """The step under way; None before the first."""
         self._reported_s = 0.0
+        """When progress was last reported, in seconds since the capture began."""
         self._step_index = 0
+        """Index of the last estimated step that was reported."""
         self._step_left_s = [step.seconds for step in steps]
         """Estimated seconds left of each step, where boots are concurrent."""
         self._begun: int | None = None
@@ -110,13 +118,13 @@ class Reporter:
 
         It has the steps of that boot alone, and shares clock and deadline with the others.
         """
-        if not self._clock.answers_left:
+        if not self._clock.answers_left:  # the first concurrent boot: from here on the time left is that of all boots together
             self._clock.answers_left = {timed: _plan_answers(self._steps, timed=timed) for timed in (True, False)}
         steps = [step for step in self._steps if step.boot == boot.index]
         return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
 
     def drop(self, boot: Boot) -> None:
-        """Take a concurrent boot that answers nothing more out of the time left."""
+        """Leave the remaining answers of a failed or needless boot out of the time left."""
         for answers in self._clock.answers_left.values():
             answers.drop(boot.index)
 
@@ -191,7 +199,8 @@ class Reporter:
         current = self._current
         if current is None:
             return
-        is_complete, interval_s = 0 < done == current.of, _EVERY_S if current.of else _HEARTBEAT_S
+        is_complete = 0 < done == current.of  # never so for a step without a count
+        interval_s = _EVERY_S if current.of else _HEARTBEAT_S
         if not (now or is_complete or self.elapsed_s - self._reported_s >= interval_s):
             return
         self._reported_s = self.elapsed_s
@@ -217,18 +226,17 @@ class Reporter:
     def _fraction_by_clock(self, current: Progress) -> float:
         """Return the done fraction of a step without a count, 0..1.
 
-        It is the time taken so far, divided by the estimate. Returns 1 for a step that was not estimated: the estimated step before it is
-        over then.
+        It is the time taken so far, divided by the estimate. Returns 1 for one that was not estimated: the step before it is over.
         """
         index = self._planned_step(current)
         return min((self._reported_s - current.at_s) / self._steps[index].seconds, _MAX_PART) if index is not None else 1.0
 
     def _remaining_s(self, current: Progress, fraction: float) -> float | None:
-        """Return the seconds left, scaled by the pace so far.
+        """Return the seconds left of the capture, None without steps.
 
-        ``fraction`` of the current step is done. Of servers in turn the pace is the time before that step, divided by the estimate of the
-        steps before it. It is at most the time until the deadline. In a step that was not estimated, the last estimated one counts as the
-        current step. Returns None without steps.
+        ``fraction`` of the current step is done. The estimate of what is left is scaled by the pace so far: the seconds taken before this
+        step, divided by the estimate of the steps before it. It is at most the time until the deadline. For a step without an estimate, the
+        last one with it counts.
         """
         if not self._steps:
             return None
@@ -242,19 +250,19 @@ class Reporter:
         return round(min(left_s * pace, self.left_s), 1)
 
     def _remaining_beside_others_s(self, index: int, fraction: float) -> float:
-        """Return the seconds left of all concurrent boots.
+        """Return the seconds left of all concurrent boots together.
 
-        ``fraction`` is done of the step ``index`` of this boot, and all of the steps begun before it, in whatever order. What the boots
-        have left of answers and probes adds up, as in the plan's estimate; boots of later waves add no time of booting. The steps that
-        this boot has left, such as scores, are the least.
+        ``index`` is this boot's current step, of which ``fraction`` is done. The steps that it began earlier are over; they may come in
+        another order than in the estimate. Answers and probes of all boots share one machine, so that what is left of these adds up.
+        Booting and scoring overlap them and add nothing. The result is at least what this boot alone has left, scores included.
         """
         clock, step = self._clock, self._steps[index]
-        if self._begun is not None:
+        if self._begun is not None:  # over; if it is this step itself, the next line says what is left
             self._step_left_s[self._begun] = 0.0
         self._begun, self._step_left_s[index] = index, (1.0 - fraction) * step.seconds
-        if step.kind is StepKind.STOPPING:  # what it has not begun by then it never will
+        if step.kind is StepKind.STOPPING:  # earlier steps that it has left out never come
             self._step_left_s[:index] = [0.0] * index
-        if step.added_s:  # other steps overlap answers, and add no time to them
+        if step.added_s:  # the boot answers or probes: the time since the last such report was taken by answers
             clock.answers_left[step.timed].taken_s += 0.0 if clock.counted_s is None else self._reported_s - clock.counted_s
             clock.counted_s = self._reported_s
         for timed, answers in clock.answers_left.items():
@@ -271,7 +279,10 @@ class Reporter:
 
 
 def _plan_answers(steps: Sequence[EstimatedStep], *, timed: bool) -> _AnswersLeft:
-    """Return the planned answers of all boots, timed ones or all others."""
+    """Return all answers and probes as left, with their estimated seconds by boot.
+
+    They are those with ``timed`` answers, or all others.
+    """
     left_s: dict[int, float] = {}
     for step in steps:
         if step.timed is timed:

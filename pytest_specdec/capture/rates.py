@@ -1,4 +1,8 @@
-"""Rates for the estimate of a plan: those of earlier runs of the same config on this machine, else from the model's size and the device."""
+"""Rates for the estimate of a plan: those of earlier runs of the same config on this machine, else from the model's size and the device.
+
+Rates are the seconds of a boot, the tokens per second of one stream and of scoring, and the scaling: the part of ideal speed-up that
+concurrent streams reach. A footprint is the share of a machine that one server takes.
+"""
 
 from __future__ import annotations
 
@@ -76,8 +80,8 @@ _DEVICE_SCALING = 0.8
 def expected_rates(config: Config, folder: Path) -> Rates:
     """Return the rates of the newest matching runs in ``folder``.
 
-    Matching runs have the same config, engine, model and machine. Each rate is the median over at most five of these; the scaling and
-    the rate of timed tokens are the newest run's. Without such a run, returns the rates of :func:`scale_to_size`.
+    Matching runs have the same config, engine, model and machine. Each rate is the median over at most five of these. The scaling, which no
+    run measures, and the rate of timed tokens, maybe None, are the newest run's. Without such a run they are :func:`scale_to_size`'s.
     """
     earlier_rates = _earlier_rates(config, folder)
     if not earlier_rates:
@@ -96,12 +100,12 @@ def expected_rates(config: Config, folder: Path) -> Rates:
 def scale_to_size(config: Config) -> Rates:
     """Return the engine's own rates, slowed down to the model's size.
 
-    The size is that of the weights, loaded by every boot and read for every token. The rates stay as they are if the size is unknown, or
-    if the server is attached, so that its device is unknown. If the server takes devices and this machine has some, a boot has the time to
-    compile added, and the scaling is that of devices.
+    The engine states rates for a tiny model. A larger one takes time to load its weights in every boot, and to read them for every token.
+    The rates stay as they are if the size is unknown, or if the server is attached, which runs elsewhere on an unknown device. On an
+    accelerator of this machine, the time to compile is added to a boot, and the scaling is that of devices.
 
-    The rates do not count as known for an attached server, nor for one that takes devices if this machine has none or the model's size is
-    unknown. Raises EngineError as :func:`engine_of`.
+    ``known`` is False for an attached server, and for one on accelerators if this machine has none or the model's size is unknown. Raises
+    EngineError as :func:`engine_of`.
     """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
@@ -118,6 +122,7 @@ def scale_to_size(config: Config) -> Rates:
     )
     if size is None or is_attached:
         return rates
+    # One stream reads all active weights for each token, and reaches only a part of the memory's bandwidth.
     tokens_per_s = min(rates.tokens_per_s, _REACHED * (gb_per_s or _CPU) / size.active_gb)
     return replace(
         rates,
@@ -158,7 +163,7 @@ def _earlier_rates(config: Config, folder: Path) -> list[Rates]:
     rates: list[Rates] = []
     current_environment: Environment | None = None
     for directory in _newest_runs(folder):
-        with suppress(RunError, OSError, ValueError, KeyError, TypeError):
+        with suppress(RunError, OSError, ValueError, KeyError, TypeError):  # what a run that cannot be read raises
             run_rates = run_documents.read_status(directory).rates
             if run_rates is None or json.loads(directory.plan.read_text(encoding="utf-8"))["config"] != config.name:
                 continue

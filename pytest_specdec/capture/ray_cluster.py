@@ -49,7 +49,7 @@ def connect(address: str) -> RayCluster:
     try:
         if address != _AUTO:
             host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), _CONNECT_S).close()
+            socket.create_connection((host, int(port)), _CONNECT_S).close()  # Ray itself would try for minutes
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, ignore_reinit_error=True)
     except refusals as error:
         what, remedy = "there is no cluster to capture on", "start one with `ray start --head`, or name its address"
@@ -61,7 +61,7 @@ def connect(address: str) -> RayCluster:
 def _check_address(address: str) -> None:
     """Raise ConfigError for anything but ``auto`` and HOST:PORT.
 
-    A Ray Client's address is refused too. Given any other word, Ray would start a cluster of its own.
+    A Ray Client's address (``ray://``) brings no results as they come. Given any other word, Ray would start a cluster of its own.
     """
     if address == _AUTO or (re.fullmatch(r".+:\d{1,5}", address) and not address.startswith(_CLIENT)):
         return
@@ -93,7 +93,7 @@ class RayCluster:
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - an extra
 
-        # Ray sends a function inside of a function by value: a node without this package can run it.
+        # Ray sends a nested function as code, not by its module's name: a node without this package can run it.
         def release(name: str) -> str:
             """Return the release of a package on the node; empty without it."""
             from importlib import metadata  # noqa: PLC0415 - on the node
@@ -118,9 +118,11 @@ class RayCluster:
         return releases
 
     def submit(self, name: str, work: Work, *arguments: object, needs: Needs) -> Task:
-        """Return a task that calls ``work`` on a node with ``needs``, once.
+        """Return a task that calls ``work`` once, on a node with ``needs``.
 
-        Raises ConfigError if Ray refuses an amount, label or environment that the config states.
+        The needs are CPUs, GPUs, resources, labels and an environment. The parts that ``work`` yields come one by one. Ray spreads tasks
+        over the nodes, and retries none: a lost one is submitted anew by the session. ``name`` is the task's name in Ray. Raises
+        ConfigError if Ray refuses an amount, label or environment that the config states.
         """
         options: dict[str, Any] = {
             "name": name,
@@ -144,9 +146,9 @@ class RayCluster:
             ) from error
 
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
-        """Return a task with something to take, in a list.
+        """Return a list of one task with its next parts, or its end, ready.
 
-        Its next parts, or its end, are there to take. The list is empty if no task has any within ``wait_s`` seconds.
+        Waits at most ``wait_s`` seconds; the list is empty if nothing is ready by then.
         """
         by_stream = {task.stream: task for task in tasks if isinstance(task, _RayTask)}
         ready, _ = self._ray.wait(list(by_stream), num_returns=1, timeout=wait_s, fetch_local=False)
@@ -165,9 +167,10 @@ class _RayTask:
         self.stream = stream
 
     def next(self) -> Sequence[FilePart] | None:
-        """Return the next parts of its run; None at its end.
+        """Return the next parts of the run's files; None at the task's end.
 
-        Raises TaskFailedError for an error that another node would end in too, and NodeLostError for any other error of Ray.
+        Waits until they are there. Raises TaskFailedError for an error that another node would end in too, and NodeLostError for any other
+        error of Ray.
         """
         errors = self._ray.exceptions
         try:

@@ -1,6 +1,8 @@
 """Refusals: a 4xx counts as the engine's only if the same request, sent again, gets it too, and plain ones are answered.
 
-An expired key, a used-up quota, a proxy that times out and an unloaded model all look like refusals, but are not.
+An expired key, a used-up quota, a proxy that times out and an unloaded model all look like refusals, but are not. Such an outcome is
+denied: its ``denial`` has the reason. Of a server, ``answered`` has the shortest answered request of each route, which is sent again as a
+plain one, and ``lost`` the reason why it answers no client any more.
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ def examine(server: ArmServer, request: Request, outcome: TimedAnswer, resend: C
 
     ``outcome`` is its outcome so far, and ``resend`` sends it once more. Safe to call from several threads.
 
-    An answer or a failure is returned as it is; the shortest answered request without an adapter is noted as its route's plain one. A
-    refusal is returned as it is if it is repeated while other requests are answered. If the second attempt fails, that failure is returned.
-    If it is answered, that answer is returned with the refusal in it, since the engine does not always refuse this request. A refusal that
-    a plain request on its route gets too is marked ``on_silent_route`` if nothing was ever answered there. Any other 4xx gets a ``denial``,
-    the reason why it is no refusal. If the server answers not even one token any more, ``server.lost`` gets the reason too.
+    An answer or a failure of the server is returned as it is. A request that got a 4xx is sent again. If the server fails it then, that
+    failure is returned. If it is answered, the answer is returned with the refusal in it, since the engine does not always refuse this
+    request; a 4xx that was no refusal is denied. If it gets a 4xx again, further requests show why. A refusal stays one while the server
+    answers these. It is marked ``on_silent_route`` if its route refuses a plain request too and has never answered. Any other 4xx is
+    denied. If the server does not answer even a prompt of one token, ``server.lost`` gets the reason too.
     """
     if not is_rejection(outcome.answer.status) or outcome.ending is not None:
         if outcome.answer.ok and not request.adapter:
@@ -58,7 +60,7 @@ def examine(server: ArmServer, request: Request, outcome: TimedAnswer, resend: C
         return replace(outcome, denial=server.lost)
     is_refusal = _is_refusal(server, request, outcome)
     if outcome.answer.status != _TOO_MANY:  # the client has already sent a 429 again until the time was used up
-        time.sleep(0.0 if is_refusal else _PAUSE_S)
+        time.sleep(0.0 if is_refusal else _PAUSE_S)  # a quota or a proxy may recover meanwhile
         later = resend()
         if later.ending is not None:
             return later
@@ -72,8 +74,8 @@ def examine(server: ArmServer, request: Request, outcome: TimedAnswer, resend: C
 def _is_refusal(server: ArmServer, request: Request, outcome: TimedAnswer) -> bool:
     """Return True if the status refuses the request itself.
 
-    A 404 or 405 says that there is no such route. If the route has answered before, that is wrong, and the status refuses nothing; only a
-    request that chooses its weights is refused by it all the same, since the server may lack them.
+    A 404 or 405 says that there is no such route. If the route has answered before, that is wrong, and the status refuses nothing. A
+    request that chooses its weights, such as an adapter, is refused by it all the same, since the server may lack them.
     """
     contradicts_answers = outcome.answer.status in _NO_ROUTE and request.route in server.answered and not request.weights
     return outcome.answer.refused and not contradicts_answers
@@ -82,16 +84,16 @@ def _is_refusal(server: ArmServer, request: Request, outcome: TimedAnswer) -> bo
 def _compare_with_one_token(server: ArmServer, request: Request, outcome: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
     """Return ``outcome``, classified by the reply to the one-token request.
 
-    The server answered that request when it was booted. If the request fails now, its failure is returned. If it is rejected, the server
-    answers no client any more, and ``outcome`` is denied for lost access. If it is answered, ``outcome`` is denied unless ``is_refusal``. A
-    refusal stays one on the completions route, and is compared with a plain request on any other. A 404 or 405 to a prompt of token ids is
-    compared with a prompt of one id before it is denied.
+    ``outcome`` is a 4xx that the request got repeatedly. The one-token request is a completion that the server answered when it was booted.
+    If the server fails it now, that failure is returned. If it is rejected, ``outcome`` is denied for lost access. If it is answered,
+    ``outcome`` is denied unless ``is_refusal``. A refusal stays one on the completions route, the one-token request's own; on any other a
+    plain request is sent. A 404 or 405 to a prompt of token ids is compared with a prompt of one id before it is denied.
     """
     check = _send_check(server, ONE_TOKEN, outcome)
     if check.ending is not None:
         return check
     if check.answer.ok:
-        if is_refusal:
+        if is_refusal:  # that the completions route answers shows nothing about another route
             return outcome if request.route is ONE_TOKEN.route else _compare_with_plain(server, request, outcome)
         if outcome.answer.refused and (ids := _prompt_of_ids(request)):
             return _compare_with_one_id(server, request, outcome, ids[:1])
@@ -106,11 +108,11 @@ def _prompt_of_ids(request: Request) -> Sequence[JSON]:
 
 
 def _compare_with_one_id(server: ArmServer, request: Request, outcome: TimedAnswer, prompt: Sequence[JSON]) -> TimedAnswer:
-    """Return a 404 or 405, classified by a prompt of one id.
+    """Return a 404 or 405, classified by a prompt of one token id.
 
-    Its route has answered texts. ``prompt`` is one token id of the request. A server that takes text alone may say so with 404, as mlx-lm
-    does: the one id then gets the same status, and ``outcome`` is a refusal. Otherwise ``outcome`` is denied, or, if the server fails the
-    one id, that failure is returned.
+    The route of ``request`` has answered prompts of text. ``prompt`` is one token id of the request. A server that takes text alone may
+    refuse ids with 404, as mlx-lm does: the one id then gets the same status, and ``outcome`` is returned as a refusal. Otherwise it is
+    denied, or, if the server fails the one id, that failure is returned.
     """
     check = _send_check(server, replace(ONE_TOKEN, id="one-id", body={**ONE_TOKEN.body, "prompt": prompt}), outcome)
     if check.ending is not None:
@@ -123,11 +125,11 @@ def _deny_among_answers(request: Request, outcome: TimedAnswer) -> TimedAnswer:
 
 
 def _compare_with_plain(server: ArmServer, request: Request, outcome: TimedAnswer) -> TimedAnswer:
-    """Return ``outcome``, classified by a plain request on its route.
+    """Return the refusal ``outcome``, classified by a plain request on its route.
 
-    If the plain request is answered, ``outcome`` stays a refusal. If it is refused too, the fields of ``request`` are not the reason:
-    ``outcome`` is denied if the route has answered before, else marked as on a silent route. If the server dies of the plain request, that
-    failure is returned. Whatever else the plain request gets shows nothing, and :func:`_check_access` decides.
+    The plain one is the shortest answered there, or a greeting. If it is answered, ``outcome`` stays a refusal. If it is refused too, the
+    fields of ``request`` are not the reason: ``outcome`` is denied if the route has ever answered, else marked as on a silent route. If the
+    server dies of it, that failure is returned. Anything else shows nothing, and :func:`_check_access` decides.
     """
     check = _send_check(server, server.answered.get(request.route, _PLAIN[request.route]), outcome)
     if check.ending is FailureKind.DIED:
@@ -175,6 +177,7 @@ def _note_answered(server: ArmServer, request: Request) -> None:
     """
     shortest = server.answered.get(request.route)
     if shortest is None or _token_limit(request) < _token_limit(shortest):
+        # As a check it is read to its end, and not streamed.
         server.answered[request.route] = replace(request, abort_after=None, stream=None)
 
 
@@ -185,7 +188,7 @@ def _token_limit(request: Request) -> float:
 def _send_check(server: ArmServer, request: Request, outcome: TimedAnswer) -> TimedAnswer:
     """Return the outcome of a further request, to check on ``outcome``.
 
-    The tokens of its answer are counted apart from the workload's. A failure is returned under the request id and pass of ``outcome``.
+    The tokens of its answer are counted apart from the workload's. A failure is returned under the checked request's id.
     """
     check = server.client.send(request, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, server.left_s())))
     if check.ending is not None:

@@ -1,4 +1,9 @@
-"""The results that an earlier capture of the same plan left whole, and the work that remains."""
+"""The results that an earlier capture of the same plan left whole, and the work that remains.
+
+Whole answers are all of an arm's to one workload, to the plan's requests, and without a server failure or a lost route that another capture
+may not have again. Answers are named by (arm, workload), or key. One boot, a start of a server with its work, may answer as two arms: as
+baseline and as control. The old engine is the one in use, captured beside the one under test.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,10 @@ class ReusableResults:
         return (boot.under, task.arm, task.workload) in self.scores
 
     def _reduce_boot(self, boot: Boot) -> Boot:
-        """Return the boot with only the work still to do."""
+        """Return the boot with only the work still to do.
+
+        A workload stays if any of the boot's arms lacks answers to it.
+        """
         return replace(
             boot,
             answers=tuple(name for name in boot.answers if any((arm, name) not in self.answers for arm in boot.arms)),
@@ -52,30 +60,30 @@ class ReusableResults:
 def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     """Return the results in ``directory`` worth keeping for this plan.
 
-    Results that are not whole count as missing.
+    Results that are not whole count as missing, and some others too.
 
-    A timed workload counts only if all arms but the old engine's have answered it: figures measured at two times are not compared. If the
-    baseline may raise the token limits of a workload, no arm's answers count without the baseline's, since all arms answer under the same
-    limits. Answers around a server death that no request reproduces do not count: they are judged as an infrastructure error, and another
-    capture may pass without one. If such deaths are so many that they are a finding, the answers stay as they are.
+    Timed answers count only if all arms but the old engine's have answered the workload: figures measured at two times are not compared. If
+    the baseline may raise the token limits of a workload, no arm's answers count without the baseline's, since all arms answer under the
+    same limits. Answers around a server death that no request reproduces do not count: they are judged as an infrastructure error, and
+    another capture may pass without one. If a variant has so many such deaths that they are a finding, its answers stay as they are.
     """
     failing_variants = _variants_with_unexplained_failures(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole_keys = {key for key in planned_keys if _is_whole(directory, plan, *key, failing_variants)}
-    # A timed workload counts with all of its arms or not at all; the old engine's may be missing, since no verdict needs them.
-    judged_keys = [(arm, name) for boot in plan.boots if not boot.role.is_old for name in boot.answers for arm in boot.arms]
+    # Torn workloads are those of which no answers count, whole or not. The old engine's answers may be missing: no verdict needs them.
+    needed_keys = [(arm, name) for boot in plan.boots if not boot.role.is_old for name in boot.answers for arm in boot.arms]
     torn_workloads = {name for _, name in planned_keys if plan.workload(name).timed} & {
-        name for arm, name in judged_keys if (arm, name) not in whole_keys
+        name for arm, name in needed_keys if (arm, name) not in whole_keys
     }
     # A boot that answers as baseline and as control has both or none.
     valid_keys = whole_keys - _two_armed_answers_to_repeat(plan, whole_keys)
-    # Where the baseline sets the token limits of all arms, none counts without it.
+    # Where the baseline's answers set the token limits of all arms, no arm's count without them.
     torn_workloads |= {
         name for _, name in planned_keys if (BASELINE, name) not in valid_keys and limit_setting_boot(plan, name) is not None
     }
     answers = frozenset((arm, name) for arm, name in valid_keys if name not in torn_workloads)
-    # Scores that cannot be had are not missing: no server is booted for them. The old baseline's answers are copied from its own run and
-    # are not among ``answers``, so that their scores count without them.
+    # If the engine cannot score at all, no score is missing: no server is booted for it. The old baseline's answers are copied from its
+    # own run and are not among ``answers``, so that their scores count without them.
     unscorable = bool(run_documents.unscorable_reason(directory))
     tasks = [
         (boot, task)
@@ -97,7 +105,7 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
 def has_answers_to_renew(directory: RunDirectory, plan: Plan) -> bool:
     """Return True if another capture would renew some existing answers.
 
-    Such answers surround a server death that nothing explains, or are on a route that was lost. A run that misses nothing may have some.
+    They surround a server death that no request reproduces, or are on a route that was lost. A run that misses nothing may have some.
     """
     failing_variants = _variants_with_unexplained_failures(directory, plan)
     arm_transcripts = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
@@ -122,8 +130,8 @@ def discard_torn_capabilities(directory: RunDirectory) -> None:
 def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> None:
     """Remove all results of the plan except the ``reusable`` ones.
 
-    Scores of removed answers go too, since the answers captured next may have other tokens, and so do the filled prompts of a workload
-    without reusable answers. A copy of answers with an unexplained server failure is set aside, so that the failure still counts.
+    Scores of removed answers go too, since the answers captured next may have other tokens. So do the stored requests of a workload without
+    reusable answers: its prompts are filled up anew. A copy of answers with an unexplained failure is set aside, so that it counts.
     """
     for name in {name for boot in plan.boots for name in boot.answers} - {name for _, name in reusable.answers}:
         directory.workload(name).unlink(missing_ok=True)
@@ -151,7 +159,7 @@ def _two_armed_answers_to_repeat(plan: Plan, whole: Iterable[tuple[str, str]]) -
 def _variants_with_unexplained_failures(directory: RunDirectory, plan: Plan) -> set[str]:
     """Return the variants whose unexplained server failures are a finding.
 
-    A variant has three or more that did not recur with any request, and the baseline's arms have none: then they are its own fault.
+    Unexplained failures did not recur with any request. Three or more are the variant's own fault if baseline and control have none.
     """
     failures_by_variant = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
     return {
@@ -164,8 +172,8 @@ def _variants_with_unexplained_failures(directory: RunDirectory, plan: Plan) -> 
 def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, failing_variants: Collection[str]) -> bool:
     """Return True if an arm's answers need not be captured again.
 
-    They are captured again if they cannot be read, if the plan's requests have changed since, or if a server failure or a lost route
-    affects the verdict. ``name`` is the workload's.
+    They are if they cannot be read, if the plan's requests have changed since, which their digest shows, or if a server failure or a lost
+    route affects the verdict. ``name`` is the workload's. Unexplained failures of ``failing_variants`` are a finding, and stay.
     """
     try:
         transcript = transcripts.read(directory, arm, name)
@@ -179,7 +187,8 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, failing_
 def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
     """Return True if a route silent here answered another arm.
 
-    A silent route refused every request. A proxy in front of one server may be the reason, and another capture may find the route again.
+    A silent route refused every request. If another arm has answers there, the engine has it. A proxy in front of this server may have lost
+    it for a while, and another capture may find it again.
     """
     if not transcript.silent_routes:
         return False
@@ -189,9 +198,9 @@ def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcrip
 def _is_unexplained(transcript: Transcript, failing_variants: Collection[str]) -> bool:
     """Return True if a failure in the transcript has no explanation.
 
-    This is so if the server failed requests and none of these failed again, or if somebody else replaced the server, it denied access, or
-    another server answered. A request that failed again excuses all failures in the transcript. Failures of a variant in
-    ``failing_variants`` do not count.
+    This is so if the server failed requests and none of these failed again, or if somebody else replaced it, it denied access, or another
+    server answered. A request that failed again explains all failures in the transcript. Failures of a variant in ``failing_variants`` do
+    not count.
     """
     has_outside_cause = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
     return bool(has_outside_cause) or (bool(transcript.unexplained) and transcript.arm not in failing_variants)
@@ -200,8 +209,8 @@ def _is_unexplained(transcript: Transcript, failing_variants: Collection[str]) -
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask, scored_to: int | None) -> bool:
     """Return True if every token of a task has its score.
 
-    Answers of more than ``scored_to`` tokens need none, nor do those without token ids if the probe got no ids above temperature 0. Returns
-    False if the answers or the scores cannot be read.
+    Answers of more than ``scored_to`` tokens, prompt included, need none. Neither do answers without token ids, if the baseline's probe got
+    none above temperature 0. Returns False if the answers or the scores cannot be read. ``under`` names the model that scored.
     """
     try:
         transcript = transcripts.read(directory, task.arm, task.workload)
@@ -215,6 +224,7 @@ def _is_scored(directory: RunDirectory, under: str, task: ScoringTask, scored_to
         for answer in (transcript.answers if transcript else ())
         if answer.ok and not answer.is_longer_than(scored_to) and (answer.choice.token_ids or not lacks_ids)
     }
+    # Both have the same answers, and each score the tokens of its answer: not those of an earlier capture.
     return scores_by_key.keys() == emitted_ids.keys() and all(
         tuple(position.token_id for position in scores_by_key[key].positions) == ids for key, ids in emitted_ids.items()
     )

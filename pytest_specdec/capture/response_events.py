@@ -76,8 +76,8 @@ def parse_body(data: Mapping[str, JSON]) -> ParsedResponse:
 def parse_stream(chunks: Sequence[Mapping[str, JSON]], *, broken: bool = False) -> ParsedResponse:
     """Return the contents of a streamed response, joined from its deltas.
 
-    A client puts them together in the same way. Status and usage are those of the last event; without it there are none. ``broken`` is True
-    if the connection broke. Raises ValueError if there are no events, or fields that are not of the protocol.
+    A client puts them together in the same way. Status and usage are the last event's; a stream that was cut off has none. ``broken`` is
+    True if the connection broke. Raises ValueError if there are no events, or fields that are not of the protocol.
     """
     if not chunks:
         msg = "a stream without events"
@@ -85,6 +85,7 @@ def parse_stream(chunks: Sequence[Mapping[str, JSON]], *, broken: bool = False) 
     events = _join_runs(map(_read_event, chunks))
     final = _find_response(chunks[-1])
     status = read_string(final, "status") or ""
+    # Any other status is final. An unfinished object has only what there was when the stream began or broke.
     response = replace(
         _read_response(final) if status not in {"", "in_progress", "queued"} else ResponseObject(),
         events=events,
@@ -103,7 +104,7 @@ def parse_stream(chunks: Sequence[Mapping[str, JSON]], *, broken: bool = False) 
 def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     """Return the numbers of tokens and characters in one event.
 
-    Only deltas have any. Raises ValueError if the event's fields are not of the protocol.
+    Only deltas have characters, and no event has token ids. Raises ValueError if the event's fields are not of the protocol.
     """
     event = _read_event(chunk)
     characters = len(event.text) if _is_delta(event) else 0
@@ -136,7 +137,10 @@ def _read_response(data: Mapping[str, JSON]) -> ResponseObject:
 
 
 def _read_item(data: Mapping[str, JSON]) -> OutputItem:
-    """Return one output item; the parts of a message are joined."""
+    """Return one output item, with all its text.
+
+    It is the arguments of a call, or the joined parts of a message or of a reasoning, maybe of its summary.
+    """
     kind = read_string(data, "type") or ""
     if kind == FUNCTION_CALL:
         text = read_string(data, "arguments") or ""
@@ -147,10 +151,13 @@ def _read_item(data: Mapping[str, JSON]) -> OutputItem:
 
 
 def _read_event(data: Mapping[str, JSON]) -> StreamEvent:
-    """Return an event, with the text of its delta or part."""
+    """Return an event, with the text of its delta, done event or part.
+
+    Each type of event has its text in another field.
+    """
     item, part = data.get("item"), data.get("part")
-    of_part = part if isinstance(part, Mapping) else {}
-    texts = (*(read_string(data, name) for name in ("delta", "text", "arguments")), read_string(of_part, "text"))
+    part_fields = part if isinstance(part, Mapping) else {}
+    texts = (*(read_string(data, name) for name in ("delta", "text", "arguments")), read_string(part_fields, "text"))
     return StreamEvent(
         type=(read_string(data, "type") or "").removeprefix(_PREFIX),
         output_index=read_count("output_index", data.get("output_index")),
@@ -161,7 +168,10 @@ def _read_event(data: Mapping[str, JSON]) -> StreamEvent:
 
 
 def _join_runs(events: Iterable[StreamEvent]) -> tuple[StreamEvent, ...]:
-    """Return the events with consecutive deltas of one part joined."""
+    """Return the events with consecutive deltas of one part joined.
+
+    A joined event has their text and their number. Deltas are of one part if nothing but their texts differs.
+    """
     runs: list[StreamEvent] = []
     for event in events:
         if runs and _is_delta(event) and replace(runs[-1], text="", count=1) == replace(event, text=""):
@@ -172,7 +182,7 @@ def _join_runs(events: Iterable[StreamEvent]) -> tuple[StreamEvent, ...]:
 
 
 def _count_misnumbered(chunks: Sequence[Mapping[str, JSON]]) -> int:
-    """Return how many events have no rising sequence number."""
+    """Return how many events have no number above the one before."""
     count, before = 0, -1
     for chunk in chunks:
         number = read_count("sequence_number", chunk.get("sequence_number"))
@@ -189,13 +199,13 @@ def _number_calls(items: Iterable[OutputItem]) -> tuple[ToolCall, ...]:
 def _join_calls(events: Sequence[StreamEvent]) -> tuple[ToolCall, ...]:
     """Return the tool calls of a stream, with their deltas' arguments.
 
-    Names and ids are those of the events that add the items, or else of those that end them.
+    Names and ids are those of the events that add the items. An item without a name there has those of the event that ends it.
     """
     items: dict[int | None, OutputItem] = {}
     for event in (*events, *(event for event in events if event.type == _ENDED)):
         earlier_item = items.get(event.output_index)
-        has_name = earlier_item is not None and earlier_item.name
-        if event.item is not None and event.item.type == FUNCTION_CALL and not has_name:
+        is_named = earlier_item is not None and earlier_item.name
+        if event.item is not None and event.item.type == FUNCTION_CALL and not is_named:
             items[event.output_index] = event.item
     arguments = {
         index: "".join(event.text for event in events if event.type == _ARGUMENTS and event.output_index == index) for index in items
@@ -206,7 +216,8 @@ def _join_calls(events: Sequence[StreamEvent]) -> tuple[ToolCall, ...]:
 def _finish_reason(response: ResponseObject) -> str | None:
     """Return the finish reason that the chat route would give.
 
-    Returns any other status than completed or incomplete as it is, and None without one.
+    An incomplete response has its own reason, under the chat route's name if there is one: ``length`` for the token limit. Any other status
+    than completed or incomplete is returned as it is, and None without one.
     """
     if response.status == COMPLETED:
         return "tool_calls" if any(item.type == FUNCTION_CALL for item in response.items) else "stop"

@@ -1,6 +1,9 @@
 """Responses: the server's JSON as an answer's parts, whole or pieced together from a stream's chunks.
 
 What a server left out or set to null stays empty. What is of another type than the protocol says is an error, never left out in silence.
+
+A choice is one of a request's ``n`` answers. In a stream each chunk has a piece of it. A verify window is the number of tokens that one
+step of speculative decoding emitted: the accepted draft tokens and one more.
 """
 
 from __future__ import annotations
@@ -60,8 +63,8 @@ class ChunkSize:
 def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
     """Return the contents of an unstreamed response's JSON body.
 
-    If the answer begins with an echo of its prompt, the prompt's log-probabilities are split off. ``steps`` are the verify steps that the
-    server reports, None without any. Raises ValueError if the body has no choices, or fields that are not of the protocol.
+    If the answer's lists of log-probabilities begin with an echo of its prompt, that part is split off. ``steps`` are the verify steps that
+    the server reports, None without any. Raises ValueError if the body has no choices, or fields that are not of the protocol.
     """
     by_index = _choices_by_index(data)
     echo = None
@@ -89,9 +92,9 @@ def _count_reported_prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int
 def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:
     """Return the contents of a streamed response, joined from its chunks.
 
-    Windows, the numbers of tokens that each verify step emitted, come from ``steps``, or else from the chunks' lengths. ``draft_tokens``
-    is the most that one step drafts, or None if a chunk is no verify step. Raises ValueError if there are no choices, or fields that are
-    not of the protocol.
+    Verify windows come from ``steps``, as the server reports them, or else from the chunks' token counts. ``draft_tokens`` is the most that
+    one step drafts, or None if this server's chunks are no verify steps. Raises ValueError if there are no choices, or fields that are not
+    of the protocol.
     """
     chunk_choices = [(chunk, _choices_by_index(chunk)) for chunk in chunks]
     pieces: dict[int, list[Mapping[str, JSON]]] = {}
@@ -110,7 +113,7 @@ def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None
 def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
     """Return True if the last choices of a stream are finished.
 
-    Each choice in the last chunk that has any then has a ``finish_reason``. Raises ValueError if fields are not of the protocol.
+    Each choice in the last chunk with any has a ``finish_reason`` then. Raises ValueError if fields are not of the protocol.
     """
     last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
     return bool(last) and all(read_string(choice, "finish_reason") for choice in last.values())
@@ -166,8 +169,8 @@ def _read_choice(index: int, choice: Mapping[str, JSON]) -> Choice:
 def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
     """Return one choice, joined from its pieces in the chunks.
 
-    The chunks' token counts become its verify windows only if each chunk is a verify step: then the first has one token, emitted by the
-    prefill, and none has more than ``draft_tokens`` + 1.
+    ``draft_tokens`` is the most that one verify step drafts, None if chunks are no verify steps. The chunks' token counts become its verify
+    windows only if they can be: the first has one token, emitted by the prefill, and none has more than ``draft_tokens`` + 1.
     """
     choices = [_read_choice(index, piece) for piece in pieces]
     logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
@@ -201,14 +204,13 @@ def _read_stop_id(choice: Mapping[str, JSON]) -> int | None:
 def _add_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
     """Return ``choices`` with the verify windows reported in ``steps``.
 
-    A window is the number of tokens that one verify step emitted. Windows are added only if they cover all tokens, since a step without a
-    draft may have gone uncounted. If nothing was drafted, each token was a step of its own. ``choices`` are unchanged without ``steps``,
-    and if there are several choices.
+    They are added only if they cover all tokens, since a step without a draft may have gone uncounted. If nothing was drafted, each token
+    was a step of its own. ``choices`` are unchanged without ``steps``, and if there are several choices.
     """
     if steps is None or len(choices) != 1:
         return choices
     tokens = len(choices[0].token_ids)
-    if tokens and not steps.drafted:
+    if tokens and not steps.drafted:  # the first token is the prefill's, and no verify step
         return (replace(choices[0], windows=(1,) * tokens, drafted=(0,) * (tokens - 1)),)
     if sum(steps.windows) < tokens:
         return choices
@@ -309,7 +311,7 @@ def _read_listed_tokens(value: JSON) -> tuple[ListedTokens, ...] | None:
     """
     if not isinstance(value, Mapping):
         return None
-    lists: list[tuple[JSON, Sequence[tuple[JSON, JSON]]]]
+    lists: list[tuple[JSON, Sequence[tuple[JSON, JSON]]]]  # per emitted token: the token, and its top tokens with log-probabilities
     if isinstance(value.get("token_logprobs"), (list, tuple)):
         tokens, tops = read_list(value, "tokens"), read_list(value, "top_logprobs")
         lists = [(token, [*top.items()]) for token, top in zip(tokens, tops, strict=False) if isinstance(top, Mapping)]
@@ -325,9 +327,9 @@ def _read_candidates(top: Sequence[JSON]) -> list[tuple[JSON, JSON]]:
 
 
 def _make_listed_tokens(name: JSON, top: Sequence[tuple[JSON, JSON]]) -> ListedTokens:
-    """Return the pairs of ``top`` listed with the token ``name``.
+    """Return the top tokens listed with the emitted token ``name``.
 
-    Pairs without a finite log-probability are left out.
+    ``top`` has pairs of token and log-probability. Pairs without a finite log-probability are left out.
     """
     finite = [(str(token), number) for token, logprob in top if (number := finite_number(logprob)) is not None]
     return ListedTokens(token=str(name), tokens=tuple(token for token, _ in finite), logprobs=tuple(number for _, number in finite))

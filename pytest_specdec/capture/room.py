@@ -1,6 +1,8 @@
 """Room for documents: the token limits of a structured workload, raised if most of the baseline's documents do not end within them.
 
-The baseline alone decides, before any other arm answers: all arms answer under the same limits.
+The baseline alone decides, before any other arm answers: all arms answer under the same limits. The room is the factor of the planned token
+limits, 1 to begin with. A round is all requests of the workload sent once under one room. Documents are answers bound by a grammar; one is
+cut off if it ends at its token limit. A boot is one start of a server with its work.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ def limit_setting_boot(plan: Plan, workload: str) -> Boot | None:
     """Return the baseline's boot settling a workload's token limits.
 
     If a workload is judged as structured output, the baseline answers first, and again under larger limits if most of its documents are
-    cut off. Servers side by side wait for it. Returns None if the limits stay as planned: for other workloads, if another arm answers
-    first, as in turn at smoke depth, where the baseline boots last, and for a workload that may take a server down: it is not sent twice,
-    since documents that are cut off show just as well that the server survives.
+    cut off. Concurrent servers wait for it. Returns None if the limits stay as planned. That is so for other workloads, and if another arm
+    answers first: at smoke depth, servers in turn end with the baseline. It is so too for a workload that may take a server down. Such a
+    one is not sent twice, since documents that are cut off show just as well that the server survives.
     """
     is_judged_as_structured = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
     first_boot = next((boot for boot in plan.boots if workload in boot.answers and not boot.role.is_old), None)
@@ -48,8 +50,8 @@ def limit_setting_boot(plan: Plan, workload: str) -> Boot | None:
 def extended_room(directory: RunDirectory, plan: Plan, workload: str) -> int:
     """Return the room of the workload that ``workload`` adds requests to.
 
-    That is the factor of the planned token limits under which the baseline answered it: under smaller limits the further answers could end
-    before the tokens that they are to settle. Returns 1 for a workload that extends none, or one without answers of the baseline.
+    Further requests are sent to settle a doubt about answers to an earlier workload. They get the room of the baseline's answers there,
+    since they could end before the tokens in doubt otherwise. Returns 1 if ``workload`` extends none, or the baseline has no answers.
     """
     extended = next((name for name, further in plan.extensions.items() if workload in further), None)
     baseline = transcripts.read(directory, BASELINE, extended) if extended is not None else None
@@ -66,13 +68,13 @@ def most_useful_round(
 ) -> WorkloadResult:
     """Return the baseline's answers from its most useful whole round.
 
-    That is the round in which most answers ended within their limits, of several the one with the smallest limits: limits that end no
-    further document would only cost every other arm time. If no round is whole, those of the first are returned.
+    That is the round in which most answers ended within their limits, of several the one with the smallest room: a larger one that ends no
+    further document would cost all arms time. A round is whole if no answer is missing and no request failed. If none is, the first counts.
 
-    ``send_round`` sends all requests under that multiple of the planned limits. ``wanted_room`` returns the multiple that the answers
-    call for. A further round that is cut short, or in which the server fails, costs no answers: those of the rounds before remain.
-    No further round begins unless ``left_s`` is three times the last one's duration. ``say`` gets a line before each, and ``warn`` one
-    about a round that is not whole.
+    ``send_round`` sends all requests under the given room. ``wanted_room`` returns the room that a round's answers call for, the same if
+    enough of them have ended. A further round that is not whole ends the search, and the best round before it counts. No further round
+    begins unless ``left_s()`` is three times the last one's duration: it has twice the tokens, and other arms answer after it. ``say`` gets
+    a line before each further round, and ``warn`` one about a further round that is not whole.
     """
     best = result = send_round(1)
     while _is_whole(result) and left_s() >= _ROUNDS_LEFT * result.transcript.wall_s:
@@ -108,11 +110,12 @@ def _is_whole(result: WorkloadResult) -> bool:
 
 
 def sufficient_room(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:
-    """Return the multiple of the planned token limits to use next.
+    """Return the room that the baseline's answers so far call for.
 
-    ``transcript`` was captured with ``transcript.room`` times the limits of ``workload``. The multiple is doubled if most of its documents
-    were cut off and ``context_tokens``, 0 if unknown, hold every request; otherwise, and at the most that the depth allows, it stays. All
-    requests get the same multiple: to keep only the drawn documents that happened to end early would be a selection.
+    ``transcript`` has these answers, captured with ``transcript.room`` times the token limits of ``workload``. The room is doubled if most
+    of its documents were cut off. It stays if the depth allows no larger one, or if a prompt and its larger limit would exceed
+    ``context_tokens``, the server's context limit, 0 if unknown. All requests get the same room: with more for only those that were cut
+    off, the documents that happened to end early would be a selection.
     """
     grammar_ids = {request.id for request in workload.requests if request.grammar}
     answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in grammar_ids]

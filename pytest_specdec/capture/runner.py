@@ -1,4 +1,8 @@
-"""The runner: carries out a plan and leaves a run directory, whatever happens on the way."""
+"""The runner: carries out a plan and leaves a run directory, whatever happens on the way.
+
+A plan is a list of boots: starts of servers, or visits to attached ones, which run already and belong to somebody else. In each boot an
+arm, the baseline or a variant, answers workloads, or a server scores answers. A run may be resumed later, and keeps its whole results then.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +51,12 @@ def record(
 ) -> Status:
     """Carry out ``plan`` in ``directory``, and return the capture's status.
 
-    Everything in the plan is booted, answered, scored and written, except for the ``reusable`` results already there. ``tell`` gets every
-    report of progress. ``deadline_s`` are the seconds that the capture may take. Servers left by killed captures are ended first, and the
-    accelerators that the servers take are locked against other captures. Errors of an engine, a lock or the deadline are in the status,
-    with the results missing because of these. ConfigError is raised before anything boots. An interrupt is raised again after the servers
-    are stopped and the status is written.
+    Everything in the plan is booted, answered, scored and written, except for the ``reusable`` results already there, None for a first
+    capture. ``tell`` gets every report of progress. ``deadline_s`` are the seconds that the capture may take, None for no limit.
+
+    Servers left by killed captures are ended, and the accelerators that the servers take are locked against other captures. Errors of an
+    engine, a lock or the deadline are in the status, with the results missing because of these. ConfigError is raised before anything
+    boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
     # A process that only waits for another's capture does not have to import openai.
     from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415 - as above
@@ -66,6 +71,7 @@ def record(
     _write_first_documents(config, plan, directory)
     with _write_status_at_end(directory, completeness, reporter), raise_on_sigterm(), ExitStack() as device_locks:
         boots_to_start = [boot for boot in boots if not boot.attached]
+        # An engine's program is only needed for servers that are started with it.
         if any(boot.role is not Role.SCORER for boot in boots_to_start):
             engine.check(config)
         if config.old and any(boot.role.is_old for boot in boots_to_start):
@@ -92,7 +98,7 @@ def _say_before_boots(plan: Plan, tell: Callable[[Progress], None], text: str) -
 def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, EngineError], completeness: Completeness) -> tuple[Boot, ...]:
     """Return the boots without those of the ``refused`` variants.
 
-    Refused are attached servers not comparable with the baseline's; the reasons are recorded as these boots' errors.
+    These variants have attached servers that cannot be compared with the baseline's. ``refused`` has the reasons by arm, to be recorded.
     """
     for boot in boots:
         if boot.arm in refused:
@@ -103,8 +109,8 @@ def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, EngineError
 def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
     """Complete an earlier capture in ``directory``, and return its status.
 
-    Works as :func:`record` does, and keeps the results that are whole. Servers of another version than the earlier ones end the capture:
-    their answers are not those of one engine.
+    Works as :func:`record` does, and keeps the results that are whole; the rest is removed first. Servers of another engine version than
+    the earlier ones end the capture: the answers would not be those of one engine.
     """
     directory = replace(directory, secrets=variables.secrets_of(config.text))
     remaining.discard_torn_capabilities(directory)
@@ -116,8 +122,8 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
 def _begin_completeness(config: Config, plan: Plan, directory: RunDirectory, reusable: ReusableResults | None) -> Completeness:
     """Return the record of complete results as the capture begins.
 
-    For a first capture it is empty, and the environment is written; a later capture begins with the results already there. Stored answers
-    of the old engine count as complete.
+    For a first capture (``reusable`` is None) it is empty, and the environment is written: engine, model and machine. A later capture
+    begins with the results already there. Answers of the old engine, copied from its own run to be scored here, count as complete.
     """
     if reusable is None:
         run_documents.write_environment(directory, environment.environment(config, ""))
@@ -134,7 +140,7 @@ def _begin_completeness(config: Config, plan: Plan, directory: RunDirectory, reu
 def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
     """Return a callback for writing progress to the run directory.
 
-    It also hands the progress on to ``tell``, and may be called from any thread.
+    It also hands the progress on to ``tell``, and may be called from any thread. Every report gets the time when this capture began.
     """
     lock, began_at_s = threading.Lock(), round(time.time(), 3)
 
@@ -151,7 +157,8 @@ def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) 
 def _write_status_at_end(directory: RunDirectory, completeness: Completeness, reporter: Reporter) -> Iterator[None]:
     """Write the status when the block ends, for any reason.
 
-    Errors of engine, capture, run and operating system end here, as the status's error. Other exceptions are raised again.
+    Errors of engine, capture, run and operating system end here, as the status's error, ``lasting`` if the same command would end in it
+    again. Other exceptions, such as an interrupt, are raised again after the status is written.
     """
     error, lasting = "", False
     try:
@@ -195,8 +202,8 @@ def _write_first_documents(config: Config, plan: Plan, directory: RunDirectory) 
 def raise_on_sigterm(error: BaseException | None = None) -> Iterator[None]:
     """Raise an exception on SIGTERM within the block, to stop servers.
 
-    It is ``error``, or SystemExit by default. Without ``error``, a handler that is already set stays. Signals reach the main thread only;
-    in other threads this does nothing.
+    By default a process ends on SIGTERM at once, and leaves its servers running; an exception has them stopped. It is ``error``, or
+    SystemExit without one. Without ``error``, a handler that is already set stays. In other threads than the main one this does nothing.
     """
     is_handled = error is None and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     if is_handled or threading.current_thread() is not threading.main_thread():

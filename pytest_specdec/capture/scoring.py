@@ -1,4 +1,9 @@
-"""Scoring: a transcript's tokens under one server, by either route to their conditional distribution."""
+"""Scoring: a transcript's tokens under one server, by either route to their conditional distribution.
+
+A score is a server's next-token distribution at each token of an answer, after the prompt and the tokens before it: the token's
+log-probability and the top tokens. By one route the answer is sent as part of a prompt, whose log-probabilities are returned; by the other
+each prefix of the answer is continued by one token. A :class:`ScoredSequence` without positions holds the reason.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +75,8 @@ class PromptLogprobs:
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Return the distribution at every token, by one completion request.
 
-        If the server refuses that, one more gives the distribution at all tokens but the last, and a continuation that at the last. The
-        refusal is returned for a sequence of one token, or if it is refused without its last token too.
+        If the server refuses that, the sequence may fill its context. A request for all tokens but the last is then sent, and a
+        continuation of these for the last. The first refusal is returned if the sequence has one token or this fails too.
         """
         whole = self._score_prompt(request)
         if not whole.refused or len(request.token_ids) == 1:
@@ -84,7 +89,10 @@ class PromptLogprobs:
         return replace(end, positions=head.positions + end.positions) if end.positions else end
 
     def _continue_prompt(self, request: ScoringRequest, last: int) -> ScoredSequence:
-        """Return the distribution at the last token, after all others."""
+        """Return the distribution at the ``last`` token, after all others.
+
+        The others are sent as a prefix to be continued by one token. The server lists the likeliest tokens there.
+        """
         dialect = self._server.recipe.dialect
         prefix = [*request.prompt_token_ids, *request.token_ids[:-1]]
         api_request = dialect.continuations([prefix], request.top_tokens)
@@ -130,7 +138,7 @@ class Continuations:
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Return the distribution at every token, each continued from its prefix.
 
-        Ends with the first request that brings no distribution, and returns that request's error.
+        As many prefixes go into one request as the engine takes. Ends with the first that brings none, and returns its reason.
         """
         positions: list[Position] = []
         ids, prefixes_per_request = request.token_ids, self._server.recipe.dialect.prefixes_per_request
@@ -146,8 +154,8 @@ class Continuations:
     def _continue_prefixes(self, request: ScoringRequest, before: Sequence[int], token_ids: Sequence[int]) -> ScoredSequence:
         """Return the distribution at each of ``token_ids``, by one request.
 
-        They follow the prompt and the ids ``before``. The request has a prefix for each: the prompt, ``before`` and those of ``token_ids``
-        ahead of the one to be scored.
+        They follow the prompt and the answer's ids ``before``. The request has a prefix for each: the prompt, ``before`` and the tokens of
+        ``token_ids`` that come before the one to be scored.
         """
         dialect, prefix, top_tokens = self._server.recipe.dialect, [*request.prompt_token_ids, *before], request.top_tokens
         api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
@@ -169,9 +177,9 @@ def scorer(route: ScoringRoute, server: ArmServer, deadline_s: float, is_over: C
 
 
 def _add_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
-    """Return the request with the fields choosing its weights.
+    """Return the request with the fields choosing the weights.
 
-    ``weights`` are these fields, as JSON. None stays None.
+    ``weights`` are these fields, such as a LoRA adapter's name, as JSON. None stays None.
     """
     return api_request and replace(api_request, body={**api_request.body, **json.loads(weights)})
 
@@ -188,10 +196,10 @@ def _request_distribution(
     listed_tokens: int,
     read_positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]],
 ) -> ScoredSequence:
-    """Return the distribution found by ``read_positions`` in a reply.
+    """Send a scoring request and return the distribution in its reply.
 
-    The reply lists about ``listed_tokens`` tokens, and may have as many bytes as these take. ``api_request`` is None if the engine has no
-    such request. Without a distribution the result holds the reason.
+    ``read_positions`` reads it from the reply's JSON. The reply lists about ``listed_tokens`` tokens, and may have as many bytes as these
+    take. ``api_request`` is None if the engine has no such request. Without a distribution the result holds the reason.
     """
     if api_request is None:
         return ScoredSequence(error="400: the engine has no such request", refused=True)
@@ -245,7 +253,9 @@ class TranscriptScorer:
     scored_to: int | None = None
     """Tokens of the longest sequence that is scored; None to score all."""
     _scored: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
+    """Results so far, failures included; equal sequences share one."""
     _route: Scorer | None = None
+    """What ``scorer`` has returned; None before the first distribution."""
 
     def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
         """Return one score per answer of status 200, in order.
@@ -255,6 +265,7 @@ class TranscriptScorer:
         """
         answers = [answer for answer in transcript.answers if answer.ok and not answer.is_longer_than(self.scored_to)]
         requests = [self.request(answer, top_tokens) for answer in answers]
+        # A request without token ids is none that can be sent: its answer gets no distribution.
         self._score_requests([request for request in dict.fromkeys(requests) if request.token_ids and request not in self._scored])
         distributions = [self._scored.get(request, ScoredSequence()) if request.token_ids else ScoredSequence() for request in requests]
         scores = tuple(
@@ -285,7 +296,8 @@ class TranscriptScorer:
     def prefetch(self, request: ScoringRequest) -> None:
         """Score one sequence before its transcript is whole, from any thread.
 
-        The result waits for :meth:`score`. A sequence on which the server fails is left to that method, which restarts the server.
+        The result is stored for :meth:`score`. A sequence on which the server fails is left to that method, which scores it again and may
+        restart the server; here the server only gets a moment to end, so that its death is noticed.
         """
         if request.token_ids and request not in self._scored:
             distribution = self._distribution(request)
@@ -300,31 +312,31 @@ class TranscriptScorer:
         return self._route.distribution(request)
 
     def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
-        """Score all ``requests``, the failed ones again on a fresh server.
+        """Score all ``requests``, those that the server fails twice.
 
-        Each is retried once, alone; one that fails again keeps its failed result. A fresh server serves the retries until one fails, and
-        the next gets another. On an attached server nothing is retried, unless the config allows it.
+        Each of these is retried once, alone, on a fresh server; if it fails again, it keeps that result. The fresh server serves further
+        retries until one fails, and the next gets another. On an attached server, somebody else's, nothing is retried by default.
         """
-        # A failure ends a concurrent round early, and the next round goes on with what is pending.
+        # A failure ends the concurrent scoring early; after the retries it goes on with what is still pending.
         while self.reporter.left_s > 0 and self.server.ensure_running():
             pending = [request for request in requests if request not in self._scored]
             self._score_concurrently(pending, _CONCURRENCY)
             failed = [request for request in pending if request in self._scored and self._scored[request].failed]
-            has_failed = True
+            needs_fresh_server = True
             for request in failed:
                 # A server on which a request failed is not used again, with or without a retry; an attached one is only left.
-                if has_failed:
+                if needs_fresh_server:
                     self.server.terminate()
                 if self.server.may_replay and self.server.ensure_running():
                     self._score_concurrently([request], 1)
-                has_failed = self._scored[request].failed
+                needs_fresh_server = self._scored[request].failed
             if not failed:
                 return
 
     def _score_concurrently(self, requests: Sequence[ScoringRequest], concurrency: int) -> None:
-        """Score ``requests`` until one fails or the time is over.
+        """Score ``requests`` until the server fails one or the time is over.
 
-        The progress is reported after every sequence.
+        Those that are already sent are waited for. The progress is reported after every sequence.
         """
         threads = self.server.concurrency(concurrency)
         pool = ThreadPool(

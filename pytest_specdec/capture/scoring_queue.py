@@ -1,4 +1,7 @@
-"""The scoring queue: answers scored by one server while their arms give further ones."""
+"""The scoring queue: answers scored by one server while their arms give further ones.
+
+A capability probe of the baseline decides by which route tokens are scored; it may come after the first answers, or never.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class ScoringQueue:
     def scoring(self, workload: str) -> TranscriptScorer:
         """Return this server's scorer of answers to ``workload``.
 
-        Every call returns the same one, so that sequences already scored are not scored again.
+        Every call returns the same one, since it holds the sequences that are already scored.
         """
         return self._scorings.setdefault(workload, self._session.scoring(self._session.recipes.plan.workload(workload)))
 
@@ -80,8 +83,8 @@ class ScoringQueue:
     def _put(self, job: _Job) -> None:
         """Queue an answer, waiting for room once the baseline is probed.
 
-        Before that, an answer that finds no room is dropped and scored later: the baseline may never be probed, and waiting would not
-        end.
+        Before that, an answer that finds the queue full is dropped and scored later, in the order of the plan: the baseline may never be
+        probed, and waiting would not end.
         """
         while not self._is_over:
             probed = self._session.probed
@@ -104,8 +107,8 @@ class ScoringQueue:
             except queue.Empty:
                 continue
             try:
-                # Whatever the error is, the request is scored again in its turn, which raises it. An arm whose answers find no room here
-                # waits for this while it holds the machine: hence the lock without its queue.
+                # Scoring shares the machine's lock. An arm whose answers find this queue full waits for it while holding that lock: to
+                # queue behind a capture that waits for the arm would be a deadlock.
                 with suppress(Exception), self._session.shared(skip_queue=True), self._session.server.event_gate.use() as is_free:
                     if is_free:  # a server that was put to sleep scores nothing until it is started anew
                         scorer.prefetch(scorer.request(answer, top_tokens))

@@ -1,4 +1,8 @@
-"""The sender: the requests of a workload sent to one arm, their answers stored, and its server replaced if it fails."""
+"""The sender: the requests of a workload sent to one arm, their answers stored, and its server replaced if it fails.
+
+A job is one request in one pass over the workload, and its outcome the answer with how it ended: ``ending`` if the server failed it,
+``denial`` if a 4xx was about a key or a quota. Events, such as a sleep, are done to the server between requests.
+"""
 
 from __future__ import annotations
 
@@ -115,8 +119,8 @@ class Sender:
     def send_all(self, jobs: Sequence[Job]) -> Iterable[tuple[Job, TimedAnswer]]:
         """Send ``jobs`` concurrently and return an iterator of their outcomes.
 
-        Each outcome comes with its job, as soon as it is there, or after the last one if the stamper sends. A failure ends the sending
-        early, and so does the end of the capture's time.
+        Each outcome comes with its job, as soon as it is there. A timed workload is sent by the stamper, a process that takes the times,
+        and its outcomes come after the last one. A failure ends the sending early, and so does the end of the capture's time.
         """
         return self._send_timed(jobs) if self._is_stamped else self.create_pool(jobs)
 
@@ -136,8 +140,8 @@ class Sender:
     def keep_unless_failed(self, job: Job, outcome: TimedAnswer) -> bool:
         """Record a request's outcome; return False if the server failed it.
 
-        Otherwise the answer is kept, or the request is set aside as cut off by the end of the capture's time. If the server dies under a
-        request that its client was meant to leave early, it counts as aborted where other requests may be in flight with it.
+        A failure is left to the caller. The answer is kept, or the request is set aside as cut off by the end of the capture's time. If the
+        server dies under a request that its client was to leave early (``abort_after``), it counts as aborted, unless it was sent alone.
         """
         is_concurrent = self.server.concurrency(self.workload.concurrency) > 1
         if outcome.ending is FailureKind.DIED and job.request.abort_after is not None and is_concurrent:
@@ -155,8 +159,8 @@ class Sender:
     def has_failed(self, job: Job, outcome: TimedAnswer) -> bool:
         """Return True if the server itself failed the request.
 
-        A request that got less than its own deadline, since the capture was about to end, has not failed if it hung. None has failed
-        once the capture's time is used up: its servers are killed then.
+        A request that hung has not failed if the end of the capture shortened its deadline. None has failed once the time is over: servers
+        are killed then.
         """
         is_cut_off = outcome.ending is FailureKind.HUNG and job.key in self._shortened
         return outcome.ending is not None and not is_cut_off and self.reporter.left_s > 0
@@ -164,8 +168,8 @@ class Sender:
     def keep(self, job: Job, outcome: TimedAnswer) -> None:
         """Record an answer or a refusal, in place of earlier errors.
 
-        A denied request is recorded as unanswered. A refusal that did not hold when the request was sent again is recorded as a server
-        failure besides. Progress is reported, and ``on_answer`` called with an answer of status 200.
+        A denied request is recorded as unanswered. An answer that came after the same request was refused (``refusal``) is recorded as it
+        is, and the refusal as a server failure. Progress is reported, and ``on_answer`` called with an answer of status 200.
         """
         self.unanswered.pop(job.key, None)
         if outcome.denial:
@@ -192,9 +196,9 @@ class Sender:
         return Failure(self.server, self._failures - 1, failed)
 
     def record_silent_end(self) -> None:
-        """Record the end of a server that failed no request.
+        """Record the end of a server that died without failing a request.
 
-        Once the capture's time is used up it may have been ended for that, and nothing is recorded.
+        Nothing is recorded if the server runs, or once the capture's time is used up, when it may have been ended for that.
         """
         answers = [outcome.answer for outcome in self.outcomes.values()]
         if self.reporter.left_s > 0 and (end := find_silent_end(self.server, self._failures, answers)):
@@ -212,10 +216,9 @@ class Sender:
     def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
         """Send ``jobs`` by the stamper until one fails, then yield the outcomes.
 
-        The stamper sends each request only once; one refused with a 429 is sent again by the ordinary client. Nothing is yielded for
-        requests that are still to be sent: those that were not tried, those that failed after the first failure, and those rejected when
-        the capture's time is up or the server failed. What the rejected ones would get when sent again is not known, and a dead server
-        would fail them too.
+        The stamper, a process that takes the times, sends each request only once; one refused with a 429 is sent again by the ordinary
+        client. Requests that nothing is yielded for stay pending. These are the ones that were not tried, those that failed on a dead
+        server, and those rejected with a 4xx when the time is up or the server failed: a 4xx only counts if it recurs.
         """
         deadlines = [self._deadlines.deadline_of(job.request, job.pass_index, self.server.slowest_s) for job in jobs]
         timed_requests = [
@@ -226,11 +229,11 @@ class Sender:
             concurrency, until_s = self.server.concurrency(self.workload.concurrency), time.monotonic() + self.reporter.left_s
             timed_answers, samples = sending.answers(self.server.client, timed_requests, concurrency=concurrency, until_s=until_s)
         self.load = samples if self.load is None else self.load + samples
-        failed = {outcome.answer.key for outcome in _first_failures([outcome for outcome in timed_answers if outcome is not None])}
+        first_failed = {outcome.answer.key for outcome in _first_failures([outcome for outcome in timed_answers if outcome is not None])}
         for job, deadline, outcome in zip(jobs, deadlines, timed_answers, strict=True):
-            if outcome is None or (outcome.ending is not None and job.key not in failed):
+            if outcome is None or (outcome.ending is not None and job.key not in first_failed):
                 continue
-            if is_rejection(outcome.answer.status) and (failed or self.reporter.left_s <= 0):
+            if is_rejection(outcome.answer.status) and (first_failed or self.reporter.left_s <= 0):
                 continue
             if outcome.answer.status == HTTPStatus.TOO_MANY_REQUESTS:
                 yield job, self._resend_after_429(job)
@@ -248,11 +251,11 @@ class Sender:
     def send(self, job: Job, *, examined: bool = True) -> TimedAnswer:
         """Return the outcome of one request, after waiting for it.
 
-        It is streamed if the request or else the workload says so, if the workload is timed, or if only chunks show the drafts. By default
-        a refusal is ``examined``: the request is sent again, to see whether the refusal holds.
+        It is streamed if the request says so. If the request leaves it open, it is streamed if the workload is, if the workload is timed,
+        or if only chunks show the drafts. A refusal is ``examined`` by default: the request is sent again to confirm it.
         """
         deadline, streamed = self._deadline(job), job.request.stream
-        if streamed is None:  # the request leaves it to the workload
+        if streamed is None:
             streamed = self.workload.stream or self.workload.timed or self._needs_chunks
         outcome = self.server.client.send(job.request, streamed=streamed, deadline_s=deadline.seconds, pass_index=job.pass_index)
         outcome = self._note_outcome(job, outcome, deadline)
@@ -276,8 +279,7 @@ class Sender:
     def _note_outcome(self, job: Job, outcome: TimedAnswer, deadline: Deadline) -> TimedAnswer:
         """Return the outcome, with its deadline's reason if it hung.
 
-        The time of an answer shows how long others may take, and is noted for their deadlines. After a failure the server's dead
-        processes are noted.
+        An answer's time is noted for the deadlines of the next ones. After a failure the server's dead processes are noted.
         """
         if outcome.ending is not None:
             self.server.note_dead_processes()
@@ -305,11 +307,10 @@ class Sender:
     def send_event(self, event: Event) -> None:
         """Do one event to the server and record what came of it.
 
-        One that fails is tried once more on a fresh server, if there may be one, to see whether it fails again. A server that it failed on
-        is ended, since nothing is known of its state. Raises Unavailable if there is no server for it; a first failure is
-        recorded all the same.
+        One that fails is tried once more on a fresh server, if there may be one, to see whether it recurs. A server that it failed on is
+        ended, since nothing is known of its state. Raises Unavailable without a server for it; a first failure is recorded all the same.
         """
-        self._event = None
+        self._event = None  # a server started for this event needs no earlier one
         self.ensure_running()
         event_outcome = self._do_event(event)
         self.event_outcomes.append(event_outcome)
@@ -335,7 +336,8 @@ class Sender:
     def _repeat_event(self, event: Event) -> None:
         """Do ``event``, the latest one, to a fresh server.
 
-        Raises Unavailable if it is refused or fails, since its requests would test something else; that server is ended.
+        The requests after an event are to find a server that has had it. If it is refused or fails, the server is ended, and Unavailable is
+        raised: the requests would test something else.
         """
         event_outcome = self._do_event(event)
         if not event_outcome.is_done:
@@ -357,9 +359,9 @@ class Sender:
     def ensure_running(self) -> None:
         """Start the server if it does not run.
 
-        An end that no request showed is recorded first. The latest event is done to a fresh server too, as the requests to come are to find
-        it. Raises Unavailable if the server denies all access, if no restart or no time is left, if the fresh server does not come up, or
-        if the event is not done to it.
+        The end of a server that failed no request is recorded first. The latest event is done to a fresh server too. Raises Unavailable if
+        the server denies all access, if no restart or no time is left, if the fresh server does not come up, or if the event is not done to
+        it.
         """
         if self.server.lost:
             raise Unavailable(self.server.lost)
@@ -386,8 +388,9 @@ def _add_deadline_reason(outcome: TimedAnswer, reason: str) -> TimedAnswer:
 def _first_failures(stamped: Sequence[TimedAnswer]) -> list[TimedAnswer]:
     """Return the first failure and those in flight with it.
 
-    A request that could not be sent was not in flight. If none that failed was sent, the first of them shows the end of the server. A
-    later failure with a status counts as well: its server went on, and it failed by itself. Returns an empty list without a failure.
+    First is the failure that ended first. In flight with it were those sent before it ended: a request without a connection was not, and
+    comes first only if no failed one was sent. A later failure with a status, a 5xx, counts as well: the server went on, and failed this
+    one by itself. Returns an empty list without a failure.
     """
     timed_failures = [
         (outcome.answer.timing, outcome) for outcome in stamped if outcome.ending is not None and outcome.answer.timing is not None

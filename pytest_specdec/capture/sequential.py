@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all ``boots`` in their order, one after the other.
 
-    A boot that fails does not stop the others, unless it is the first boot of the baseline or the control, without which nothing is judged.
-    For a variant or an arm of the old engine that did not come up, no further server is booted alone. A small-cache boot that did not come
-    up does not count there, since the arm may still come up with the usual cache.
+    A boot, one start of a server with its work, may fail without stopping the others, unless it is the first one of the baseline or the
+    control, without which nothing is judged. Boots that serve no arm but those that did not come up are left out (:func:`why_needless`);
+    ``dead_arms`` are such variants and arms of the old engine. A small-cache boot that did not come up does not count there, since the arm
+    may still come up with the usual cache.
     """
     dead_arms: set[str] = set()
     for boot in boots:

@@ -1,4 +1,8 @@
-"""Server recipes: how each boot of a plan is started, or where its attached server is found."""
+"""Server recipes: how each boot of a plan is started, or where its attached server is found.
+
+An attached server runs already and belongs to somebody else. A recipe has the server's setup (model, arguments, environment, address), the
+command that starts it, and its dialect: how its engine is asked. An overlay is the config's settings for one arm alone.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ class ServerRecipes:
         """Return the server of ``boot``, not started or visited yet.
 
         ``heartbeat`` is called while it is waited for, and ``left_s`` returns the seconds that the capture has left. An attached server's
-        dialect is chosen when it is reached, and its recipe has a peer, if there is one.
+        dialect is chosen when it is reached. Its recipe has the attached baseline as a peer, if there is one (:meth:`_peer`).
         """
         recipe = self.recipe_of(boot)
         if recipe.setup.attached is None:
@@ -72,8 +76,8 @@ class ServerRecipes:
     def _peer(self, boot: Boot, setup: ServerSetup) -> ServerSetup | None:
         """Return the setup of the attached baseline beside an attached variant.
 
-        It shows whether a load balancer sends the variant's requests to the baseline's server. Returns None for another boot than a
-        variant's, and unless the baseline is attached at another address.
+        Its counters show whether a load balancer sends the variant's requests to the baseline's server. Returns None for another boot than
+        a variant's, and unless the baseline is attached at another address. ``setup`` is that of ``boot``.
         """
         baselines = (self._setup(other) for other in self.plan.boots if other.role in {Role.BASELINE, Role.CONTROL} and other.attached)
         baseline = next(baselines, None) if boot.role is Role.VARIANT else None
@@ -94,9 +98,9 @@ class ServerRecipes:
         return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
 
     def _stack_recipe(self, boot: Boot, config: Config, setup: ServerSetup) -> ServerRecipe:
-        """Return the recipe of a server of several processes.
+        """Return the recipe of a stack: a server of several processes.
 
-        Each gets a port that is free now.
+        Each process gets a port that is free now. The recipe has the setup of the process that requests are sent to.
         """
         free = {name: ports.free() for name in stack.port_names(config.stack)}
         commands = StackCommands(config=config, engine=engine_of(config.engine.kind), setup=setup, ports=free)
@@ -127,8 +131,8 @@ class ServerRecipes:
     def _setup(self, boot: Boot) -> ServerSetup:
         """Return the arguments, variables and address of a boot's server.
 
-        The port is left at 0, to be chosen later. The engine's arguments and variables come first; those for speed boots, for the arm, and
-        arguments for a small cache are laid over these in this order.
+        The port is left at 0, to be chosen later. The engine's arguments and variables come first. Those for speed boots, those for the arm
+        (its overlay), and arguments for a small cache are laid over these in this order. A draft model has its own address.
         """
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         speed = (self.config.speed if boot.timed else None) or Overlay()
@@ -154,7 +158,7 @@ class ServerRecipes:
     def config_of(self, boot: Boot) -> Config:
         """Return the config for the engine started by ``boot``.
 
-        The scorer may have an engine of its own, and so has an arm of the old engine.
+        The scorer may have an engine of its own, and so has an arm of the old engine, the one in use.
         """
         if boot.role is Role.SCORER:
             return self.config.scorer_config()

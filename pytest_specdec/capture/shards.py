@@ -1,4 +1,7 @@
-"""Shards of a matrix, by an estimate of each arm's seconds that is the same on every machine."""
+"""Shards of a matrix, by an estimate of each arm's seconds that is the same on every machine.
+
+A matrix is many pairs of variant and baseline, its cells; those with the same baseline form a group. Each of N machines runs one shard.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ _LOADED_GB_PER_S = 2.0
 def part(config: MatrixConfig, selected: Matrix, number: int, count: int) -> Sequence[Group]:
     """Return the groups of shard ``number``, from 1, of ``count``.
 
-    The shards depend on the config and the selection alone, not on the machine. Raises ConfigError if there are more shards than cells.
+    ``selected`` has the cells that are run. The shards depend on it and the config alone, so that all machines divide alike. Raises
+    ConfigError if there are more shards than cells.
     """
     cells = len(selected.cells)
     if count > cells:
@@ -45,8 +49,8 @@ def part(config: MatrixConfig, selected: Matrix, number: int, count: int) -> Seq
 def arm_s(config: Config) -> float:
     """Return the expected seconds of one arm, by its model's name.
 
-    They are those of a boot and of the tokens that the arm emits, by the model's size if the name gives one. A checkpoint on disk does not
-    count: on a machine without it the shards would be others, and some cells in none of them.
+    They are those of a boot and of the tokens that the arm emits, by the model's size if the name gives one. The size of a checkpoint on
+    disk is not used: a machine without it would divide otherwise, and some cells would be in no shard.
     """
     rates, size = Rates(), model_size.by_name(config.engine.model)
     if size is None:

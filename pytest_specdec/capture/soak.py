@@ -1,4 +1,7 @@
-"""A soak: the same requests to one server again and again for minutes, of which sums by round are kept and no answers."""
+"""A soak: the same requests to one server again and again for minutes, of which sums by round are kept and no answers.
+
+A round takes about a sixtieth of the time. Counters are its counts of drafts; a rank is one of its processes with counters.
+"""
 
 from __future__ import annotations
 
@@ -61,6 +64,7 @@ class Soak:
         self._workload = sender.workload
         self._reporter = reporter
         self._failures = 0
+        """Failures of the server in the soak so far."""
         self._restarts_at_failures: list[int] = []
         """Restarts before each failure that ended its server: a failure after more of them is a fresh server's."""
         self._is_over = False
@@ -69,8 +73,8 @@ class Soak:
         """Send rounds of the same requests for the workload's ``soak_s``.
 
         A server that fails is replaced, and its failure is recorded. If the fresh one fails in the same traffic, the failure has recurred
-        and the soak ends. Raises Unavailable if no server is left, or no time. Other threads may not use the server meanwhile, and what
-        comes later gets a fresh one.
+        and the soak ends. Raises Unavailable if no server is left, or no time. Other threads cannot use the server meanwhile; what follows
+        gets a fresh one.
         """
         began_s = time.monotonic()
         while not self._is_over and (passed_s := time.monotonic() - began_s) < self._workload.soak_s:
@@ -90,10 +94,10 @@ class Soak:
         return sum_ranks(round_.ranks for round_ in self.rounds)
 
     def _send_round(self, began_s: float, *, until_s: float) -> None:
-        """Send the requests until ``until_s``, and keep their sums.
+        """Send the requests until ``until_s``, and add the round's sums to ``rounds``.
 
-        They are sent at least once. If the server was started anew in the round, or has no counters, the sum of the counts in the answers
-        stands in for them. Raises Unavailable, the sums kept, if no server is left for the round.
+        They are sent at least once; times are by the monotonic clock. If the server was started anew in the round, or has no counters, the
+        sum of the counts in the answers stands in for their growth. Raises Unavailable, after the sums are added, if no server is left.
         """
         start_s, restarts, sums = time.monotonic(), self._sender.restarts, _Sums()
         before, ranks_before = self._read_counters(), self._server.ranks
@@ -131,9 +135,9 @@ class Soak:
         return self._server.counters()
 
     def _send_requests(self, sums: _Sums) -> None:
-        """Send every request once, in turns, and add up the answers.
+        """Send every request once, and add up the answers in ``sums``.
 
-        A denial ends the soak; so may a failure of the server, which is recorded.
+        Those of one turn may be in flight together. A denial, as for a lost key, ends the soak; so may a failure, which is recorded.
         """
         for turn in self._workload.turns:
             if self._is_over:
@@ -155,9 +159,10 @@ class Soak:
                 self._record_failure(failed)
 
     def _add_answer(self, sums: _Sums, job: Job, outcome: TimedAnswer) -> None:
-        """Add an answer to ``sums``, and its tokens to those sent aside.
+        """Add an answer to ``sums``, and to the server's other traffic.
 
-        A greedy answer whose token ids differ from those kept of the first pass counts as changed.
+        That is counted apart from the workload's answers. A greedy answer counts as changed if its token ids differ from those of the
+        workload's first pass, which came before the soak.
         """
         answer, first = outcome.answer, self._sender.outcomes.get(job.key)
         self._server.add_aside(answer)
@@ -171,9 +176,9 @@ class Soak:
     def _record_failure(self, failed: Sequence[TimedAnswer]) -> None:
         """Record a failure of the server, and whether it has recurred.
 
-        It has if the server is a fresh one, started after an earlier failure in this soak. A server that was started here is replaced after
-        any failure. One of somebody else is fresh only after its death: after an error it is the same one, and nothing recurs. A recurrence
-        ends the soak, and so does the third failure.
+        It has recurred if the server is a fresh one, started after an earlier failure in this soak. A server that was started here is
+        replaced after any failure. An attached one, of somebody else, is fresh only after its death: after an error it is the same one, and
+        nothing recurs. A recurrence ends the soak, and so does the third failure.
         """
         is_attached, restarts = bool(self._server.recipe.setup.attached), self._sender.restarts
         has_recurred = any(restarts > earlier for earlier in self._restarts_at_failures)
@@ -197,8 +202,8 @@ class Soak:
 
 
 def add_ranks(before: Mapping[str, RankCounters], growth: Sequence[RankCounters]) -> dict[str, RankCounters]:
-    """Return the readings of ranks, raised by ``growth``.
+    """Return the readings of each rank's counters, raised by ``growth``.
 
-    A later difference from these readings then leaves the growth out.
+    A later difference from these readings then leaves the growth out, as that of a soak.
     """
     return {name: sum((rank for rank in growth if rank.name == name), reading) for name, reading in before.items()}

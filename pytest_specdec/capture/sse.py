@@ -44,7 +44,7 @@ class Burst:
     def tokens(self, usage: Usage | None) -> int | None:
         """Return the number of tokens in the burst, at least 1.
 
-        They are counted by their ids, else by their fraction of the answer's text. Returns None if neither is known.
+        They are counted by ids, or else estimated by the burst's part of the answer's text and ``usage``. Returns None without either.
         """
         if self.token_ids:
             return self.token_ids
@@ -95,8 +95,8 @@ def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done
 def first_burst(sized: Sequence[Arrival]) -> Burst | None:
     """Return the first burst of a stream's chunks, None without chunks.
 
-    It ends at the first gap so long that the client must have waited for the next chunk: chunks without such a gap had arrived when the
-    client read the first.
+    It ends at the first gap so long that the client must have waited for the next chunk. Chunks without such a gap had already arrived when
+    the client read the first, so that their stamps are too late.
     """
     if not sized:
         return None
@@ -166,6 +166,7 @@ class ReceivedResponse:
         events, start = [], 0
         for blank in _BLANK.finditer(body):
             if data := _event_data(body[start : blank.start()]):
+                # The index is that of the part with the event's last byte.
                 events.append(Event(at_s=self.stamps_s[bisect_right(part_ends, blank.start() - 1)], data=data))
             start = blank.end()
             if len(events) > _MAX_EVENTS:
@@ -214,12 +215,12 @@ class _EventCounter:
     def count(self, part: bytes) -> int:
         """Return how many events have ended, the next part included.
 
-        The end of the text is kept for the next part, since parts may divide the end of an event or ``[DONE]``.
+        The last bytes are searched again with the next part, since parts may divide the end of an event or ``[DONE]``.
         """
         text = self._rest + part
         self.is_done = self.is_done or DONE.encode() in text
         start = 0
-        for blank in _BLANK.finditer(text, 0, len(text) - text.endswith(b"\r")):  # a line feed may follow
+        for blank in _BLANK.finditer(text, 0, len(text) - text.endswith(b"\r")):  # a line feed may follow in the next part
             self._events += 1
             start = blank.end()
         self._rest = text[max(start, len(text) - len(DONE)) :]

@@ -39,5 +39,6 @@ def _least_value(config: Config, names: Sequence[str]) -> int | None:
     """
     stated_values = [next((args[name] for name in names if name in args), None) for args in arm_args(config)]
     values = [expand_set_variables(value, os.environ) for value in stated_values]
+    # None, where the argument is missing, is left out here and makes the result None.
     numbers = [int(number) for number in values if str(number).isdigit() and isinstance(number, int | str)]
     return min(numbers) if len(numbers) == len(values) else None

@@ -224,7 +224,10 @@ class Recorder(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # as a
     content = b""
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
-        """Return an empty response, and keep the bytes of ``request``."""
+        """Return an empty response, and store ``request`` as HTTP/1.1 bytes.
+
+        Another process sends these later.
+        """
         request.headers["accept-encoding"] = "identity"
         lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
         lines += [b"%b: %b" % (name, value) for name, value in request.headers.raw]

@@ -27,7 +27,8 @@ _IMAGES_STATED = "images: true in the config sends them"
 def shared_adapters(config: Config, engine: Engine) -> adapters.Adapters:
     """Return the adapters that baseline and variants serve, by their arguments.
 
-    They are the baseline's that every variant has too, in each process of a stack; empty for an engine that has none.
+    They are the baseline's that every variant has too, in each process of a stack, a server of several processes. Empty for an engine that
+    serves none. ``without`` are the fields by which a request asks for the model without an adapter.
     """
     if not isinstance(engine, Adapting):
         return adapters.Adapters()
@@ -59,7 +60,8 @@ def _why_no_endurance(config: Config, _engine: Engine) -> str:
 def _why_no_events(config: Config, engine: Engine) -> str:
     """Return why no event can be done to the servers; empty if one can.
 
-    Attached servers come first, before any event of the config. Without an event the remedies depend on stack and engine.
+    An event, such as a sleep or a reload of the weights, comes from the engine or the config. An attached server, of somebody else, gets
+    none, whatever the config says. In a stack, a server of several processes, only the config's own are of use.
     """
     if attached_arms(config):
         return "events are done to servers that are started here alone: an attached server belongs to somebody else"

@@ -1,4 +1,8 @@
-"""The workload runner: one arm's answers to one workload, through deaths and restarts if need be."""
+"""The workload runner: one arm's answers to one workload, through deaths and restarts if need be.
+
+A pass sends all requests of the workload once; a turn is a group of them that may be in flight together. Counters are counts of drafts, by
+the server or by an answer. Verify windows are the tokens of each step of an answer. A soak is the same traffic for minutes.
+"""
 
 from __future__ import annotations
 
@@ -81,6 +85,7 @@ class WorkloadRunner:
         self._reporter = reporter
         self._sender = Sender(server, self._workload, name=name, deadlines=deadlines, reporter=reporter, on_answer=on_answer)
         self._before: SpecCounters | None = None
+        """The server's counters before the workload; ``_counters`` is their growth in its answers."""
         self._counters: SpecCounters | None = None
         self._ranks_before: Mapping[str, RankCounters] = {}
         self._ranks: tuple[RankCounters, ...] = ()
@@ -135,9 +140,9 @@ class WorkloadRunner:
 
     @property
     def parts(self) -> tuple[tuple[Request, ...], ...]:
-        """The parts of a pass, alternating with those of other arms.
+        """The parts of a pass, to be sent alternately with other arms' parts.
 
-        They are single requests if the workload sends one at a time, else its groups of requests that may be in flight together.
+        A part is a single request if the workload sends one at a time, else a group of requests that may be in flight together.
         """
         turns = self._workload.turns
         return tuple((request,) for turn in turns for request in turn) if self._workload.concurrency == 1 else turns
@@ -145,8 +150,8 @@ class WorkloadRunner:
     def _send_soak_after(self, pass_index: int) -> None:
         """Send the workload's soak, if any, after the first pass.
 
-        The control is sent none, since it only shows what is noise. What the server counted in the soak is taken out of the counters of
-        the answers.
+        The control, the baseline's second server, is sent none, since it only shows what is noise. The counters before the workload are
+        raised by what the server counted in the soak: the growth since then is that of the answers alone.
         """
         if pass_index or not self._workload.soak_s:
             return
@@ -160,8 +165,9 @@ class WorkloadRunner:
     def answer(self, pass_index: int, part: int | None = None) -> None:
         """Send all requests of one pass, or of one part.
 
-        ``part`` is an index in ``parts``. Requests that the server failed are replayed, and the rest is then sent until each has an
-        answer or a reason for none. The pass ends early if no server or no time is left. The workload's soak follows the first pass.
+        ``part`` is an index in ``parts``, None for a whole pass. A failure of the server ends the sending. The failed requests are replayed
+        on a fresh server, and the rest is sent, until each request has an answer or a reason for none. The pass ends early if no server or
+        no time is left. The workload's soak follows the first pass.
         """
         began_s = time.monotonic()
         with self._until_unavailable():
@@ -189,8 +195,8 @@ class WorkloadRunner:
     def end(self) -> None:
         """Read the counters again and record their growth.
 
-        An end of the server that no request showed is recorded too, and what the counters show beyond the answers. Nothing is read if no
-        server was left for the workload.
+        A death of the server that failed no request is recorded too, and what the counters of an attached server show beyond the answers,
+        such as other clients. Nothing is read if no server was left for the workload.
         """
         if not self._unavailable:
             self._counters = self._count_drafts(self._before)
@@ -207,10 +213,9 @@ class WorkloadRunner:
 
     @property
     def _preemptions_before(self) -> int:
-        """Preemptions before the workload.
+        """Preemptions that the server had counted before the workload.
 
-        A fresh server counts from 0 again. A server whose count is reset by every reading has the sum of all readings here, which goes on
-        over restarts.
+        A fresh server counts from 0 again. If every reading resets the count, the sum of all readings goes on over restarts.
         """
         begins_anew = self._is_restarted and not self._server.recipe.dialect.counters_drain
         return 0 if begins_anew else self._preemptions_at_begin or 0
@@ -234,8 +239,8 @@ class WorkloadRunner:
     def _unexcused_reason(self, reason: str) -> str:
         """Return ``reason`` unless a recurring server failure excuses the gap.
 
-        A workload lost to a request or an event that makes the server fail every time is a finding, not a gap: the reason is then empty.
-        Nothing is excused once the capture's time is used up.
+        A request or an event that makes the server fail every time is a finding: answers that are missing because of it are no gap in the
+        capture, and the reason returned is empty. Nothing is excused once the capture's time is used up.
         """
         failures, events = self._sender.server_failures, self._sender.event_outcomes
         has_recurred = any(failure.recurred for failure in failures) or any(event.recurred for event in events)
@@ -244,8 +249,8 @@ class WorkloadRunner:
     def _warm_up(self) -> None:
         """Have a server running, warmed up if the workload is timed.
 
-        Warming up sends all requests once and keeps no answer, but for the times to first tokens of prompts that are new to the server. A
-        server failure in it is recorded; a server that did more than answer 5xx is replaced.
+        Warming up sends all requests once. Of the answers only the times to first tokens are noted, for prompts that are new to the server.
+        A server failure in it is recorded; a server that did more than answer 5xx is replaced.
         """
         if self._workload.timed:
             self._sender.ensure_running()
@@ -272,9 +277,8 @@ class WorkloadRunner:
     def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
         """Return the draft counters of this workload's answers alone.
 
-        The counts that the answers report are used after a restart, which sets the server's counters back, and in place of inexact
-        counters if every answer reports some. Otherwise it is the growth of the server's counters since ``before``. Returns None if
-        neither is known.
+        It is the growth of the server's counters since ``before``, a reading. The counts that answers report are used after a restart,
+        which sets the server's back, and if the engine's are inexact and every answer reports some. None if nothing is known.
         """
         if self._is_restarted:
             return self._count_drafts_by_answers()
@@ -284,8 +288,8 @@ class WorkloadRunner:
     def _count_drafts_by_answers(self) -> SpecCounters | None:
         """Return the counts of all answers; None if one reports none.
 
-        Answers without verify steps may count steps without a draft too, so that their drafts are lowered to the least number. If an
-        engine's counters are inexact, the counts in its answers are preferred and taken as they are.
+        They are taken as they are if answers report their verify windows, or if the engine's counters are less exact. Otherwise ``drafts``
+        may include steps without a draft, and is lowered to the least number.
         """
         reported = self._sum_reported_counters()
         if reported is None or self._has_windows() or not self._server.recipe.dialect.counters_exact:
@@ -295,8 +299,8 @@ class WorkloadRunner:
     def _count_drafts_by_growth(self, before: SpecCounters | None) -> SpecCounters | None:
         """Return the growth of the server's counters since ``before``.
 
-        They are read until two readings agree. A server without counters gets an estimate from the answers that report any. Returns None
-        without either, or if counters read from a log may not cover these answers yet.
+        Without counters it is estimated from the answers that report their own. Returns None without either, or if counters read from a log
+        may not cover these answers yet.
         """
         after = self._read_settled_counters()
         if after is None:
@@ -318,21 +322,21 @@ class WorkloadRunner:
         return subtract_ranks(self._ranks_before, self._server.ranks)
 
     def _sum_reported_counters(self) -> SpecCounters | None:
-        """Return the summed counts of all answers; None if one reports none."""
+        """Return the summed draft counts of all answers; None if one reports none."""
         counters = [outcome.counters for outcome in self._sender.ok_answers]
         reported = [counts for counts in counters if counts is not None]
         return sum(reported, SpecCounters()) if reported and len(reported) == len(counters) else None
 
     def _estimate_counters(self) -> SpecCounters | None:
-        """Return the summed counts of the answers that report any; None without."""
+        """Return the draft counts of the answers reporting any; None without."""
         reported = [outcome.counters for outcome in self._sender.ok_answers if outcome.counters is not None]
         return self._count_least_drafts(sum(reported, SpecCounters())) if reported else None
 
     def _count_least_drafts(self, counted: SpecCounters) -> SpecCounters:
         """Return the counts of answers with the least number of drafts.
 
-        An answer may count its steps without a draft too. Here ``drafts`` is the least number of steps that the draft tokens need, so that
-        it overstates no evidence that drafts were in vain. ``counted`` is unchanged if the draft tokens per step are unknown.
+        ``drafts`` counts steps, and in answers those without a draft too. It becomes the least number of steps that the draft tokens need:
+        more would look like drafts that were rejected. ``counted`` is unchanged if the draft tokens per step are unknown.
         """
         tokens_per_draft = self._server.recipe.draft_tokens
         if not tokens_per_draft:
@@ -359,9 +363,8 @@ class WorkloadRunner:
     def _discrepancy(self) -> Discrepancy:
         """Return what an attached server's counters show beyond these answers.
 
-        Other clients, other servers and a restart by somebody else may cause a discrepancy. It is empty after a restart by this capture
-        or a server failure, since the counters then do not show these answers alone. If a request has no answer, or its client leaves
-        early, only a replaced server is reported.
+        These are other clients, another server's answers or a foreign restart. Empty after a server failure or restart by this capture:
+        counters and answers differ then anyway. If a request has no answer, or its client leaves early, only a replaced server is reported.
         """
         if self._is_restarted or self._sender.server_failures:
             return Discrepancy()

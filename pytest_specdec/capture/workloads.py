@@ -39,9 +39,9 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
     """Return ``workload`` with all that the config adds to it.
 
-    These are prompts, adapters, a context length, events, a soak's minutes and reasoning. The plan then holds all that is sent, so that
-    judging needs nothing else of the config. If the config states no context length, prompts that fill the context stay open, given as
-    lengths, until a server reports its limit.
+    These are the user's own ``prompts``, LoRA adapters, a context length, events between requests, a soak's minutes and reasoning. The plan
+    then holds all that is sent, so that judging needs nothing else of the config. Prompts that fill the context are open, given as lengths,
+    until the limit is known: from the config here, or later from a server.
     """
     engine = engine_of(config.engine.kind)
     if workload.needs is Need.ADAPTERS:
@@ -119,9 +119,9 @@ def drop_unread_scores(workload: Workload, families: set[Family]) -> Workload:
 def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> Workload:
     """Return the workload within the concurrency allowed by all arms.
 
-    All arms get the same number of requests in flight; ``attached`` is True if one has an attached server, which is spared by default. The
-    waves of a timed workload get no larger than the servers admit: a request that waits for room shows nothing about the speed of
-    speculation.
+    All arms get the same number of requests in flight. ``attached`` is True if one has an attached server, somebody else's, which is spared
+    by default. The waves of a timed workload, groups of requests sent at once, get no larger than the servers admit: a request that waits
+    for a free slot shows nothing about the speed of speculation.
     """
     limit = config.concurrency(attached=attached)
     if workload.timed and workload.waves:
@@ -131,9 +131,10 @@ def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> 
 
 
 def enlarge(workloads: Sequence[Workload], deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
-    """Return the workloads with the numbers of ``requests``, by name.
+    """Return the workloads with other numbers of requests.
 
-    The requests are taken from the ``deepest`` workloads, the whole lists. A workload not named in ``requests`` is unchanged.
+    ``requests`` has these numbers, by workload. They are taken from the ``deepest`` workloads, the whole lists. A workload without a number
+    there is unchanged.
     """
     return tuple(
         replace(workload, requests=deepest[workload.name].requests[: requests[workload.name]]) if workload.name in requests else workload
@@ -149,9 +150,9 @@ def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, server
     """Return ``workload`` with its open prompts filled to the limit.
 
     Prompts are open, given as lengths, if the config states no context limit, or if they are text of this package's documentation, of which
-    ``server`` makes token ids. The limit used is the baseline's, or else that of the first server to answer. The filled workload is written
-    into the run, for all later servers and the judges. Nothing is written while no limit is known. Raises BootError if the server is gone
-    for good: its silence must not decide how all arms are asked.
+    ``server`` makes token ids. The limit used is the baseline's, or else that of the first server that is asked. The filled workload is
+    written into the run, so that all later servers get the same prompts, and judges see them. Nothing is written while no limit is known.
+    Raises BootError if the server is gone for good: its silence must not decide how all arms are asked.
     """
     if not context.is_open(workload):
         return workload
@@ -207,8 +208,8 @@ def _token_ids(server: ArmServer, request: Request) -> tuple[int, ...]:
 def repeat(workload: Workload, round_: int) -> Workload:
     """Return ``workload`` as it is sent again in a further round.
 
-    Its prompts have another prefix in every round: at an equal one, deterministic kernels repeat a harmless difference as faithfully as a
-    fault.
+    Further rounds settle whether wrong tokens recur. Prompts have another prefix in each: at an equal one, deterministic kernels repeat a
+    harmless difference as faithfully as a fault.
     """
     requests = tuple(request.with_prefix(round_) for request in workload.requests)
     return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
@@ -217,7 +218,8 @@ def repeat(workload: Workload, round_: int) -> Workload:
 def extend_requests(sent: Sequence[Workload], deepest: Workload, round_: int) -> Workload:
     """Return a workload with as many further requests as sent already.
 
-    ``sent`` is the workload with its extensions so far. The requests come from ``deepest``, its whole list.
+    ``sent`` is the workload with its extensions so far, whose verdict is open. The requests come from ``deepest``, its whole list.
+    ``round_`` is the number of the extension, from 1.
     """
     sent_requests = [request for workload in sent for request in workload.requests]
     source = _unsent_requests(deepest, {request.id for request in sent_requests}, round_)
@@ -226,7 +228,7 @@ def extend_requests(sent: Sequence[Workload], deepest: Workload, round_: int) ->
 
 
 def _unsent_requests(whole: Workload, sent_ids: set[str], round_: int) -> Iterator[Request]:
-    """Yield the unsent requests of a list, then all repeatedly.
+    """Yield the unsent requests of a list, then all again without end.
 
     Repeated requests get ids of their own, from the round and the repetition. One with a seed gets another seed, derived from its new id,
     so that it draws anew.

@@ -1,4 +1,9 @@
-"""Accepted lengths in a baseline file: those of a run, pooled with those that the file has."""
+"""Accepted lengths in a baseline file: those of a run, pooled with those that the file has.
+
+An accepted length is one request's mean number of tokens per verify step. A gate on them is the stored lengths of one variant (``pair`` in
+a verdict) and workload: a later run may not differ from them by more than 3 %. An option accepts a regression, a change for the worse, and
+states the reason.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +36,12 @@ def pool_lengths(
 ) -> tuple[GateChange, ...]:
     """Return the new gate of each variant and workload with accepted lengths.
 
-    ``lengths`` has this run's, by variant and workload. They are pooled, request by request, with those of the
-    ``stored_gates`` if traffic, model, draft and dtype are the same. Otherwise they replace the stored lengths, and so
-    they do after a failure that is accepted as a regression: ``accepted`` is the reason for that, empty without one.
+    ``lengths`` has this run's, by variant and workload. They are pooled, request by request, with those of the ``stored_gates`` if traffic,
+    model, draft and dtype are the same. Otherwise they replace the stored lengths, and so they do after a failure that is accepted as a
+    regression: ``accepted`` is the reason for that, empty without one.
 
-    There is no new gate for a workload with fewer than ``LEAST_SHARED`` requests. Unless a regression is accepted, there is none either
-    if the verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
+    There is no new gate for a workload with fewer than ``LEAST_SHARED`` (10) requests. Unless a regression is accepted, there is none
+    either if the verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
     """
     cells = (
         (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
@@ -53,7 +58,8 @@ def unfit_lengths(
 ) -> Iterator[tuple[Verdict, str]]:
     """Yield verdicts with accepted lengths unfit for a gate, with reasons.
 
-    ``lengths`` and ``accepted`` are those of :func:`pool_lengths`. Failures that no regression is accepted for are left out.
+    They are of too few requests, or may hide a change. ``lengths`` and ``accepted`` are those of :func:`pool_lengths`. Failures that no
+    regression is accepted for are left out.
     """
     for verdict in verdicts:
         cell = lengths.get((verdict.pair, verdict.workload))
@@ -79,8 +85,8 @@ def _may_join_file(verdict: Verdict, accepted: str) -> bool:
 def _may_loosen_gate(verdict: Verdict) -> bool:
     """Return True if pooling a verdict's lengths might loosen the gate.
 
-    This is so after a failure, and if the lengths may lie lower or higher than the stored lengths, whose mean they
-    would move.
+    This is so after a failure, and if the lengths may lie lower (MAYBE_WORSE) or higher (MAYBE_MORE) than the stored lengths, whose mean
+    they would move.
     """
     return verdict.outcome is Outcome.FAIL or verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE}
 
@@ -103,7 +109,7 @@ def _pool_gate(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, ac
     """
     stored = stored_gate or Gate(figure=ACCEPTANCE_LENGTH)  # an empty gate, without lengths and runs
     is_continued = stored.comparable and stored.digest == cell.digest and verdict.outcome is not Outcome.FAIL
-    continued = stored if is_continued else Gate(figure=ACCEPTANCE_LENGTH)
+    continued = stored if is_continued else Gate(figure=ACCEPTANCE_LENGTH)  # has the earlier runs that still count
     by_request = {**continued.lengths, **cell.lengths}
     pooled = Gate(
         figure=ACCEPTANCE_LENGTH,
@@ -121,8 +127,8 @@ def _pool_gate(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, ac
 def _join_lengths(stored: PromptLength | None, measured: PromptLength | None) -> PromptLength:
     """Return one request's mean tokens per step, stored and measured.
 
-    The mean is weighted by steps. Only the measured length counts if the request was reworded since. One of the two
-    lengths is None if the file, or this run, does not have the request.
+    The mean is weighted by verify steps. Only the measured length counts if the request was reworded since, which the digest in its field
+    ``request`` shows. One of the two lengths is None if the file, or this run, does not have the request.
     """
     lengths = [length for length in (stored, measured) if length is not None]
     newest = lengths[-1]

@@ -1,4 +1,8 @@
-"""Baseline files, ``baselines/<config>/<machine>.yaml``: gates with their machine and the samples that they rest on."""
+"""Baseline files, ``baselines/<config>/<machine>.yaml``: gates with their machine and the samples that they rest on.
+
+A gate is a floor on a figure, the speedup or the accepted length (tokens per verify step), of one variant (``pair``) and workload; or the
+stored accepted lengths, request by request. Its key has the conditions of its measurement: engine, model, draft, dtype and flags.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +50,9 @@ def path(folder: Path, config: str, environment: Environment) -> Path:
 def gates(folder: Path, config: str, environment: Environment) -> tuple[Gate, ...]:
     """Return the gates of this machine's baseline file; () without a file.
 
-    Every gate lists what has changed since it was measured. Floors on the speedup of another model, draft or dtype are
-    left out, and :func:`notes` reports them. Accepted lengths stay, since their judge itself reports such changes.
+    Every gate lists the parts of its key that are others in this run's ``environment``. Floors measured with another model, draft or dtype
+    (not ``comparable``) are left out, and :func:`notes` reports those on the speedup. Accepted lengths stay, since their judge itself
+    reports such changes.
     """
     return tuple(gate for gate in _compared_gates(folder, config, environment) if gate.comparable or gate.lengths)
 
@@ -74,8 +79,8 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
 def _compared_gates(folder: Path, config: str, environment: Environment) -> Iterator[Gate]:
     """Yield the gates of this machine's file, compared with this run.
 
-    A gate's ``changes`` are filled in: the conditions of its measurement, such as the model, with another value in
-    this run's ``environment``.
+    This run's key for a gate's variant is compared with the gate's. The parts that differ are filled in as its ``changes``, in words:
+    ``dtype half -> float``.
     """
     for gate in read(path(folder, config, environment)):
         yield replace(gate, changes=gate.changed(environment.key(gate.pair)))
@@ -97,7 +102,7 @@ def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and expected value of each ineffective limit.
 
     Ineffective are: too few accepted lengths, which are never compared; a floor of 1 or less on the accepted length, which every step
-    reaches; and a floor below half of the typical speedup.
+    reaches; and a floor below half of the typical speedup, the median of its runs.
     """
     if gate.lengths and len(gate.lengths) < LEAST_SHARED:
         yield "lengths", f"{len(gate.lengths)} requests", f"{LEAST_SHARED} or more: fewer are never compared"
@@ -264,7 +269,7 @@ def _decode_gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
     except RunError as error:
         where = f"{where}  {error.where}"
         raise _invalid_gate_error(where, error.found, error.expected) from None
-    for name, problem, expected in _unusable_values(gate):
+    for name, problem, expected in _unusable_values(gate):  # the first is reported
         where = f"{where}  {name}"
         raise _invalid_gate_error(where, problem, expected)
     return gate

@@ -1,4 +1,9 @@
-"""Floors on the speedup: what 95 of 100 runs like those measured on a machine prove."""
+"""Floors on the speedup: what 95 of 100 runs like those measured on a machine prove.
+
+A gate of a baseline file has the log-ratios of up to ten runs, each the natural log of the speedup: a difference of 0.01 nats is about 1 %.
+The typical run is their median. A boot is one start of a server: boots of the same server differ in speed. A run times one boot of the
+variant and two of the baseline, whose log-ratio shows how much. A regression is accepted by an option that states the reason.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +87,9 @@ def _select_speedups(verdicts: Iterable[Verdict], accepted: str) -> Iterator[tup
 def _reason_against_floor(speedup: Speedup) -> str:
     """Return the reason against a floor from a speedup; empty without one.
 
-    A speedup is unfit if its times do not show the servers' speed, or if its confidence interval is too wide, either
-    over the run's passes alone or with what boots may add: a floor computed from it would be too low to gate anything.
+    A speedup is unfit if its times do not show the servers' speed, or if its confidence interval is too wide: its upper limit is over 1.5
+    times the lower by the run's passes alone, or over 3 times with what boots may add. A floor computed from it would be too low to gate
+    anything.
     """
     if speedup.unfit:
         return speedup.unfit
@@ -96,7 +102,7 @@ def _reason_against_floor(speedup: Speedup) -> str:
 def _renew_gate(verdict: Verdict, speedup: Speedup, stored_gates: tuple[Gate, ...], accepted: str) -> GateChange:
     """Return a gate with the verdict's run added, and its new floor.
 
-    ``accepted`` is the reason for a regression, empty without one. The gate states it if the floor is now lower, and
+    ``accepted`` is the reason for a regression, empty without one. The gate states it if the floor is lower than the stored one, and
     otherwise the reason that the stored gate states. An empty gate stands in for one that is not stored.
     """
     cell = (SPEEDUP, verdict.pair, verdict.workload)
@@ -139,8 +145,8 @@ def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, 
 def _compute_floor(gate: Gate) -> float:
     """Return the floor on the speedup from a gate's runs.
 
-    It lies below their median ratio by the nats of :func:`_margin_below_typical`, but is at least ``LOWEST_SHARE`` of
-    the median.
+    It lies below their median ratio by the nats of :func:`_margin_below_typical`, but is at least 55 % of the median: a file with a floor
+    below half of it is refused.
     """
     typical = math.exp(statistics.median(gate.log_ratios))
     return round(max(typical * math.exp(-_margin_below_typical(gate)), typical * LOWEST_SHARE), 3)
@@ -149,14 +155,14 @@ def _compute_floor(gate: Gate) -> float:
 def _margin_below_typical(gate: Gate) -> float:
     """Return the floor's distance below the median run, in nats.
 
-    It is chosen so that 95 of 100 runs like those measured prove the floor: their lower confidence limit is above it.
-    It is never less than ``LEAST_MARGIN``.
+    It is chosen so that 95 of 100 runs like those measured prove the floor: their lower confidence limit is above it. It is never less than
+    ``LEAST_MARGIN``.
 
-    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, with s^2 = 1.5 sigma^2 (RUN_BOOTS)
-    over its three boots. Its lower limit is another half-width of its confidence interval below. sigma, the spread
-    between boots, is estimated from the two boots of the baseline in each run and from the runs themselves. The
-    half-width is taken over all values of sigma that these leave open: a first run may be lucky, and so leaves a low
-    floor.
+    sigma is the standard deviation of the log speed from boot to boot. A run's log-ratio, of one boot to the mean of two, has the variance
+    s^2 = 1.5 sigma^2 (RUN_BOOTS). 95 of 100 runs lie no more than 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs. Their lower
+    limits are another half-width of a run's confidence interval below. sigma is estimated from the two boots of the baseline in each run
+    and from the runs themselves. The half-width is taken over all values of sigma that these leave open: a first run may be lucky, and so
+    leaves a low floor.
     """
     runs, spread = len(gate.log_ratios), boot_spread(gate.boot_log_ratios, runs=gate.log_ratios)
     below_median = HEALTHY_SDS * math.sqrt(RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))) * spread.sd

@@ -1,7 +1,7 @@
 """Speed gates: rulings on a threshold from the confidence limits of a measured figure.
 
 The two errors have different chances. A gate wrongly met is no false alarm: it has the usual 2.5 %, and for speeds less, since how boots
-vary is known only in part. A gate wrongly missed is a false alarm, and has the judgement's share of the false-alarm budget.
+(server starts) vary is known only in part. A gate wrongly missed is a false alarm: it has the judgement's share of the false-alarm budget.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RuledGate:
 def gates_on(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
     """Return the gates on ``figure`` with a threshold to rule on.
 
-    Gates of golden files are left out, since they count only the steps with a draft.
+    Gates of golden files, other projects' published lengths, are left out, since those count only the steps with a draft.
     """
     return tuple(gate for gate in gates if gate.figure == figure and gate.at_least is not None and gate.golden is None)
 
@@ -123,9 +123,9 @@ def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) 
     All gates are open if ``estimate`` is None. ``alpha`` is the chance of a false fail over all of them: it is halved
     if there are both floors from a config and from a baseline file, since each kind is missed by a test of its own.
 
-    A gate of a baseline file is proven by its floor, but missed by comparison with its earlier runs, since the floor
-    stands well below them. It is missed if a further run like them would be this slow with a chance of less than
-    alpha (a prediction interval), and if this run is also more than 5 % slower than their median, at SPEED_ERROR.
+    A gate of a baseline file is proven by its floor, but missed by comparison with its earlier runs, since the floor stands well below
+    them. It is missed if a further run like them would be this slow with a chance of less than alpha (a prediction interval), and if it is
+    also proven, with the error SPEED_ERROR, that this run is more than 5 % slower than their median.
     """
     kinds = {bool(gate.log_ratios) for gate in gates}  # only gates of a baseline file have earlier runs
     alpha /= max(1, len(kinds))
@@ -142,9 +142,10 @@ def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     comparison. A gate that is not missed is proven if the lower limit reaches its threshold, and else open.
     """
     low, runs = estimate.at_least(SPEED_ERROR), gate.log_ratios[-LAST_RUNS:]
-    if not runs:
+    if not runs:  # a floor of a config
         high = estimate.at_most(alpha)
         return RuledGate(gate=gate, ruling=_ruling(gate, low, high), low=low, high=high, alpha=alpha, error=SPEED_ERROR)
+    # The same estimate, wider by the uncertainty of the earlier runs' median.
     against_runs, typical = estimate.against_median(len(runs)), math.exp(statistics.median(runs))
     high, expected_speed = against_runs.at_most(alpha), typical * math.exp(-MARGIN)
     is_unlike_runs, is_slower = high < typical, against_runs.at_most(SPEED_ERROR) < expected_speed

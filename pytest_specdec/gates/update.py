@@ -1,4 +1,8 @@
-"""A run's speed and accepted lengths on their way into a baseline file, and what keeps them out."""
+"""A run's speed and accepted lengths on their way into a baseline file, and what keeps them out.
+
+A baseline file has gates: floors on the speedup, and accepted lengths (tokens per verify step) for later runs to be compared with. A
+verdict's ``pair`` is the variant, its promise what was measured. An option accepts a regression, a change for the worse.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +79,8 @@ def write_candidate(folder: Path, environment: Environment, results: Results) ->
 def _write(path: Path, environment: Environment, results: Results, stored_gates: tuple[Gate, ...]) -> Update | None:
     """Write a run's gates, pooled with the stored gates, to ``path``.
 
-    Returns None, and writes nothing, if no verdict of the run may become a gate.
+    A gate gets this run's key for its variant: engine, model, draft, dtype and flags. Returns None, and writes nothing, if no verdict of
+    the run may become a gate.
     """
     verdicts, accepted = results.clean_verdicts, results.accepted
     changes = (

@@ -1,4 +1,9 @@
-"""Attached servers: sent requests, waited for when they are gone, and never started, stopped or signalled."""
+"""Attached servers: sent requests, waited for when they are gone, and never started, stopped or signalled.
+
+Such a server is somebody else's; the config names its address. An arm is a name that answers are stored under: the baseline, or a variant,
+which speculates. A visit is the time in which one boot of the capture uses the server. A dialect is how an engine's servers are asked and
+their replies read. A model's card is its entry in ``/v1/models``.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +58,7 @@ class AttachedServer:
     def __init__(self, setup: ServerSetup) -> None:
         self._setup = setup
         self._ended = ""
+        """As in ``ended``."""
 
     @property
     def exit_code(self) -> int | None:
@@ -61,7 +67,7 @@ class AttachedServer:
 
     @property
     def ended(self) -> str:
-        """How it was found gone, in words; empty before."""
+        """How it was found gone, in words, or that it was left by :meth:`stop`; empty before."""
         return self._ended
 
     @property
@@ -135,9 +141,10 @@ class AttachedArm(ArmServer):
         super().__init__(recipe, heartbeat, left_s)
         self.warnings: list[str] = []
         """Warnings collected between workloads."""
-        # None once the dialect is chosen.
         self._make_dialect: Callable[[ServerSetup], Dialect] | None = make_dialect
+        """None once the dialect is chosen."""
         self._traffic: Traffic | None = None
+        """The last reading of :meth:`traffic`; None before, and where there was none."""
         self._card: Mapping[str, JSON] | None = None
         """Its model's entry in its list at the beginning of the visit; None if it lists no models."""
 
@@ -152,9 +159,9 @@ class AttachedArm(ArmServer):
     def traffic(self) -> Traffic | None:
         """Return the server's token counters, all its clients included.
 
-        They show requests of other clients, which would disturb a measurement. A server found replaced since the last
-        call adds a line to ``warnings``. Returns None if the server does not report them, if a reading would reset
-        them, or if the capture's time is used up.
+        They show requests of other clients, which would disturb a measurement. A server found replaced since the last call, by its start
+        time or by counters that went back, adds a line to ``warnings``. Returns None if the server does not report them, if a reading would
+        reset them for its other clients, or if the capture's time is used up.
         """
         reading = None if self.recipe.dialect.counters_drain else self._read_counters()
         earlier_traffic, self._traffic = self._traffic, None if reading is None else reading.traffic
@@ -165,8 +172,8 @@ class AttachedArm(ArmServer):
     def peer_traffic(self) -> Traffic | None:
         """Return the token counters of the baseline's server, all clients included.
 
-        If a load balancer passes this variant's requests to that server, its counters grow by their answers. Returns
-        None if the arm is no variant, if the baseline has the same address, or for the reasons of :meth:`traffic`.
+        If a load balancer passes this variant's requests to that server, its counters grow by their answers. Returns None if the arm
+        is no variant, if the baseline has the same address, or if there is no reading, for the reasons of :meth:`traffic`.
         """
         dialect, peer, left_s = self.recipe.dialect, self.recipe.peer, self.left_s()
         if peer is None or dialect.counters_drain or left_s <= 0:
@@ -177,9 +184,9 @@ class AttachedArm(ArmServer):
     def check_identity(self) -> None:
         """Raise BootError if the server serves another model than before.
 
-        The model's entry in ``/v1/models`` is compared with that at the beginning of this visit. An entry that is
-        gone counts as another model. A server that does not answer raises nothing here, since its failed requests
-        show that.
+        The lasting fields of the model's card are compared with those at the beginning of this visit. A card that is gone counts as another
+        model. Nothing is checked without a card at that beginning, or once the capture's time is used up. A server that does not answer
+        raises nothing here, since its failed requests show that.
         """
         left_s = self.left_s()
         reply = look(self.recipe.setup, _MODELS, seconds=min(SECONDS, left_s)) if self._card is not None and left_s > 0 else None
@@ -204,21 +211,21 @@ class AttachedArm(ArmServer):
     def _reach(self, until_s: float) -> ReadyServer:
         """Return the ready server once it answers a one-token completion.
 
-        Until ``until_s``, a time of ``time.monotonic``, it is asked again and again. Raises BootError once that time
-        has passed, or at once if a first visit meets a web page. Raises SetupError, also at once, for a refusal that
-        waiting does not change, such as an unknown model or a wrong key.
+        Until ``until_s``, a time of ``time.monotonic``, it is asked again and again. Raises the error of :func:`_no_answer_error` once that
+        time has passed, or at once if the server has never been reached and its address has a web page. Raises SetupError, also at once,
+        for a refusal that waiting does not change, such as an unknown model, a wrong key or an untrusted certificate.
         """
         setup, is_first = self.recipe.setup, self._make_dialect is not None
         while True:
             reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
-            if reply.status not in {*_GONE, *_DENIED}:
+            if reply.status not in {*_GONE, *_DENIED}:  # gone: no status, or a gateway's 502 to 504; denied: 401 or 403
                 cards = listed_models(reply.text) if reply.status == _OK else {}
                 check_model(setup, list(cards))
                 answer = ask(setup, self._choose_dialect(), self.recipe.draft_tokens, until_s)
                 if isinstance(answer, ReadyServer):
                     self._card = _lasting_fields(cards.get(answer.model))
                     return answer
-                reply = answer
+                reply = answer  # the reason why no token came
                 if is_first and _WEB_PAGE in reply.text:
                     break  # waiting does not turn a web site into a model's server; a server that was there before may come back
             if reply.status in _FINAL or is_untrusted(reply):
@@ -232,7 +239,8 @@ class AttachedArm(ArmServer):
     def _choose_dialect(self) -> Dialect:
         """Return the dialect of the server, chosen at the first call.
 
-        The first call comes when the server has answered, so that its engine can be recognised.
+        The first call comes when the server has answered, so that its engine can be recognised. The recipe gets the dialect. Raises
+        SetupError if that dialect cannot read the config's sources of counters together.
         """
         if self._make_dialect is not None:
             self.recipe = replace(self.recipe, dialect=self._make_dialect(self.recipe.setup))
@@ -244,8 +252,8 @@ class AttachedArm(ArmServer):
 def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
     """Return the error for an attached server without a timely answer.
 
-    A web page gets a text of its own, since the address is probably wrong. The error is a SetupError if the resolver
-    does not know the host, else a BootError.
+    ``reply`` is the last one. A web page gets a text of its own, since the address is probably wrong. The error is a SetupError if the
+    resolver does not know the host, which no retry changes, else a BootError.
     """
     what, remedy = f"no server answers at {setup.url}", "start it, or correct `url`"
     reply_text = setup.secrets.mask(_describe_reply(reply))
@@ -307,9 +315,8 @@ def refusal_error(setup: ServerSetup, reply: Reply) -> SetupError:
 def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
     """Raise SetupError if a server does not list the config's model.
 
-    Another model would be judged under that name. ``names`` are those in ``/v1/models``. A server passes if it lists
-    none, if the config's ``body`` names the model in each request, or if the config names none and the server lists
-    exactly one.
+    Another model would be judged under that name. ``names`` are those in ``/v1/models``. A server passes too if it lists none, if the
+    config's ``body`` lays a model name over each request, or if the config names none (``any_model``) and the server lists exactly one.
     """
     wanted = setup.asked_model
     if not names or wanted in names or "model" in setup.body or (setup.any_model and len(names) == 1):
@@ -342,9 +349,9 @@ _TOKEN = Request(id="token ids", route=Route.COMPLETIONS, body={"prompt": "Hello
 def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     """Return the dialect of ``engine``, or of the engine recognised there.
 
-    A dialect is how an engine's server is asked and its replies are read. A config may leave the engine open:
-    ``engine`` then has candidates. The first of them to recognise the server is taken, else the one of whose dialect
-    the server supports most. If the server supports none of them, the plain dialect of ``engine`` is returned.
+    A config may leave the engine open: ``engine`` then has candidates. The first of them to recognise the server by its endpoints is taken,
+    else the one whose dialect the server supports best, by test requests. If the server supports none of them, the plain dialect of
+    ``engine`` is returned.
     """
     if not isinstance(engine, AnyEngine):
         return engine.dialect(config, setup)
@@ -360,8 +367,9 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
 def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine | None:
     """Return the first candidate engine to recognise a server.
 
-    Returns None if none does. Reading the counters of some engines resets them, which would spoil them for the
-    server's other clients: such pages are read only if no engine recognises the server without them.
+    Each candidate looks at pages of the server, which are read once. Returns None if none recognises it. Reading the counters of some
+    engines resets them (``counters_drain``), which would spoil them for the server's other clients: such pages are read only if no engine
+    recognises the server without them.
     """
     candidates, read_any_page = engine.candidates(), cache(partial(get, setup))
     dialects = [candidate.dialect(config, setup) for candidate in candidates]
@@ -380,8 +388,8 @@ def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine |
 def _measure_fit(setup: ServerSetup, dialect: Dialect) -> int:
     """Return a score of how much a server supports a dialect.
 
-    It is 0 unless a completion brings token ids, 1 if it does, and 2 if these ids can also be scored as a prompt. An
-    error ends the test with the score so far.
+    It is 0 unless a completion brings token ids, 1 if it does, and 2 if the server also returns its next-token distributions at these ids,
+    as :meth:`Dialect.scoring` asks for. An error ends the test with the score so far.
     """
     names, fit, wanted = listed_models(get(setup, _MODELS)), 0, setup.asked_model
     client = Client(setup, dialect, model=wanted if wanted in names else next(iter(names), wanted))

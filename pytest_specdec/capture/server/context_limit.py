@@ -19,7 +19,7 @@ def of(server: ArmServer) -> int:
 def read(setup: ServerSetup, model: str) -> int:
     """Return a server's context limit in tokens, prompt and answer together.
 
-    Returns 0 if the server reports none.
+    Returns 0 if the server reports none. ``model`` is its name on the server; the first model listed stands in for one that is not.
 
     vLLM and SGLang have ``max_model_len`` in the card of the model, its entry in ``/v1/models``. llama.cpp has the
     context of one slot in ``/props``. If that endpoint is switched off, its card of the model has the context that

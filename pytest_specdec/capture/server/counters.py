@@ -1,4 +1,9 @@
-"""The counters of a server, read from all of its addresses that count, and by rank."""
+"""The counters of a server, read from all of its addresses that count, and by rank.
+
+A source of counters is an address with a page of them, in the format of Prometheus. A rank is a process of the server, or a part of one
+with its own value of a label, such as ``engine``. Counters of speculation count drafts and accepted tokens; traffic is the tokens and
+requests of all clients.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +41,18 @@ class CounterReading:
 def read(setup: ServerSetup, dialect: Dialect, *, seconds: float) -> CounterReading | None:
     """Return a reading of the counters of a server.
 
-    Returns None if the engine has no counters, or if one of the addresses does not answer: a sum over the others would be too small.
+    Every source gets ``seconds`` to answer. Returns None if the engine has no counters, or if one of the sources does not answer: a sum
+    over the others would be too small.
     """
     from pytest_specdec.capture.server.readiness import get  # noqa: PLC0415 - the checks of a config ask no server: no openai
 
     pages: dict[str, str] = {}
     for name, counting, path in places(setup, dialect):
         page = get(counting, path, seconds=seconds)
-        if page is None:
+        if page is None:  # no answer, or no path
             return None
         pages[name] = page
+    # Empty if no page counts speculation: ranks are then left out too.
     counts = {name: counters for name, page in pages.items() if (counters := dialect.counters(page)) is not None}
     return CounterReading(
         counters=sum(counts.values(), SpecCounters()) if counts else None,
@@ -57,8 +64,9 @@ def read(setup: ServerSetup, dialect: Dialect, *, seconds: float) -> CounterRead
 def places(setup: ServerSetup, dialect: Dialect) -> Iterator[tuple[str, ServerSetup, str | None]]:
     """Yield name, setup and path of each source of a server's counters.
 
-    The name is that of the rank that counts there. The setup has the source's address. The path is None if the engine has no counters.
-    Without stated sources the server's own address is the only one, and has no name.
+    The name is that of the rank that counts there. The setup is the server's with the source's address, so that a GET goes there. The path
+    is the one that the source states, else the engine's, and None if the engine has no counters. Without stated sources the server's own
+    address is the only one, and its name is empty.
     """
     if not setup.counted:
         yield "", setup, dialect.counters_path
@@ -72,8 +80,8 @@ def places(setup: ServerSetup, dialect: Dialect) -> Iterator[tuple[str, ServerSe
 def _ranks(source: str, page: str, dialect: Dialect) -> Iterator[RankCounters]:
     """Yield the counters of each rank on one page.
 
-    A page with several values of the rank label has a rank for each. Any other page is one rank, named ``source``; without that name it
-    yields nothing. A rank without counters of speculation, such as a prefill server, counts 0.
+    A page with several values of the rank label has a rank for each. Any other page is one rank, named ``source``. If that name is empty,
+    the server has no other rank, and nothing is yielded. A rank without counters of speculation, such as a prefill server, counts 0.
     """
     labels = _rank_labels(page, dialect)
     parts = {f"{source} {label}".strip(): _page_of_rank(page, label) for label in labels} if len(labels) > 1 else {source: page}
@@ -86,7 +94,7 @@ def _ranks(source: str, page: str, dialect: Dialect) -> Iterator[RankCounters]:
 def _rank_labels(page: str, dialect: Dialect) -> tuple[str, ...]:
     """Return the rank labels on a page, such as ``engine 0``, each once.
 
-    Returns an empty tuple for an engine without such labels.
+    On a page they look like ``engine="0"``. Returns an empty tuple for an engine without such labels.
     """
     name = dialect.rank_label if isinstance(dialect, RankLabel) else ""
     values = re.findall(rf'[{{,]{name}="([^"\\]*)"', page) if name else ()
@@ -114,7 +122,7 @@ def sources(urls: Iterable[str]) -> tuple[CounterSource, ...]:
 def check_sources(setup: ServerSetup, dialect: Dialect) -> None:
     """Raise SetupError for several counter sources that every reading resets.
 
-    One that fails would lose what the others counted.
+    If one of them did not answer, there would be no reading, and what the others counted would be lost by their reset.
     """
     if len(setup.counted) > 1 and dialect.counters_drain:
         names = ", ".join(source.name for source in setup.counted)

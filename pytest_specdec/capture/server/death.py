@@ -49,7 +49,8 @@ def process_titles(living: Iterable[int]) -> dict[int, str]:
 def describe_dead(titles: Mapping[int, str], living: Container[int]) -> dict[int, str]:
     """Return a description of each process in ``titles`` now dead.
 
-    Titles and descriptions are by process number; ``living`` are the numbers of the processes that still run.
+    ``titles`` has those of the processes that ran before. Titles and descriptions are by process number; ``living`` are the numbers of the
+    processes that still run.
     """
     return {pid: f"{title} (process {pid}) {_describe_end(pid)}" for pid, title in titles.items() if pid not in living}
 

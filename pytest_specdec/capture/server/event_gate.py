@@ -1,4 +1,8 @@
-"""The event gate: events wait until no other thread uses a server, and nothing else uses it after them."""
+"""The event gate: events wait until no other thread uses a server, and nothing else uses it after them.
+
+Events, such as a sleep or an update of weights, are done to a server between requests. Meanwhile other threads may use the server to score
+tokens, which an event would disturb.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ class EventGate:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._users = 0
+        """Threads within :meth:`use` that were let in."""
         self._had_events = False
 
     @property
@@ -37,13 +42,13 @@ class EventGate:
 
     @contextmanager
     def use(self) -> Iterator[bool]:
-        """Yield True and keep events away until the block ends.
+        """Yield True and make events wait until the block ends.
 
-        Yields False, and keeps nothing away, if events have begun already: the block may not use the server then.
+        Yields False, and makes nothing wait, if events have begun already: the block may not use the server then.
         """
         with self._changed:
             is_free = not self._had_events
-            self._users += is_free
+            self._users += is_free  # 1 or 0
         try:
             yield is_free
         finally:

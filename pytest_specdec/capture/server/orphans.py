@@ -87,8 +87,8 @@ def note(path: Path, server: ServerProcess) -> None:
 def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
     """End the noted servers left behind by runs in ``root``.
 
-    Groups of a matrix and old engines have runs of their own, which are included. Containers are ended too. Returns the
-    numbers of the processes that were killed.
+    Runs inside a run are included: that of an old engine to compare with, and those that make up the run of a matrix. Containers are ended
+    too. Returns the numbers of the processes that were killed.
 
     A note counts only in a run directory that no other capture has locked; ``held`` is the directory that this
     capture has locked itself, if any. It counts only if it is from this user, this boot of the machine and this
@@ -179,9 +179,9 @@ def _read_orphan(path: Path) -> _Orphan | None:
 def _kill_orphan(orphan: _Orphan) -> list[int]:
     """Kill every process of an orphan and return their numbers.
 
-    The search is repeated, at most 40 times, since a process may be forked meanwhile.
+    The search is repeated, at most 40 times, since a process may be forked meanwhile. Processes of other users are left out.
     """
-    ended: dict[int, int] = {}
+    ended: dict[int, int] = {}  # by number, each with its start: by these the next search still knows the server's session
     for _ in range(_ATTEMPTS):
         alive = {
             pid: start for pid, start in watchdog.members(orphan.pid, orphan.started, orphan.marker, ended).items() if _is_own_process(pid)

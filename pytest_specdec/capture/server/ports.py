@@ -66,12 +66,11 @@ def foreign_listener(server: ServerProcess | ServerStack, port: int) -> str:
 def _foreign_listener_now(server: ServerProcess | ServerStack, port: int) -> str:
     """Return a foreign process listening on ``port`` at this moment.
 
-    Only processes that connections to the port reach count. Returns an empty string if there is none, or it cannot be
-    found out.
+    Only processes that connections to the port reach count. Returns an empty string if there is none, or it cannot be found out.
 
-    All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the
-    connections in turn. Nothing is reported if the server's own open files cannot all be read, since the listener may
-    be one of them.
+    All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn. A
+    socket is the server's own if a process of it has it open. A server in a container has a command, ``look``, that lists the files open
+    there. Nothing is reported if the server's own open files cannot all be read, since the listener may be one of them.
     """
     server_pids = server.members
     foreign = _reached_sockets(port) - {file for pid in server_pids for file in _open_files(Path(f"/proc/{pid}"))}
@@ -91,7 +90,7 @@ def _reached_sockets(port: int) -> set[str]:
     named as in ``/proc/PID/fd``: ``socket:[INODE]``.
     """
     rows = [row for table in ("tcp", "tcp6") for row in _listening_sockets(port, table)]
-    interface_inodes = {inode for address, inode in rows if address.endswith(_HERE)}
+    interface_inodes = {inode for address, inode in rows if address.endswith(_HERE)}  # an IPv6 address may end in an IPv4 one
     return {f"socket:[{inode}]" for inode in interface_inodes or {inode for address, inode in rows if address in _EVERYWHERE}}
 
 
@@ -105,6 +104,7 @@ def _listening_sockets(port: int, table: str) -> list[tuple[str, str]]:
         rows = [line.split() for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]]
     except OSError:
         return []
+    # Columns: 1 is the local address and port, 3 the state, 9 the inode.
     return [(row[1].partition(":")[0], row[9]) for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port]
 
 
@@ -232,9 +232,10 @@ def is_held(port: int) -> bool:
 
 
 def await_release(port: int, heartbeat: Callable[[], None], left_s: float) -> bool:
-    """Wait until no ended connection holds ``port``, and return True.
+    """Wait until no ended server's connections hold ``port``; return True.
 
-    Returns False if a process listens there, or after ``left_s`` seconds or 65.
+    The kernel keeps such connections for up to a minute. Returns False if a process listens there, or if ``port`` is still held after
+    ``left_s`` seconds, or 65 if that is less. ``heartbeat`` is called while it waits.
     """
     until_s = time.monotonic() + min(_RELEASE_S, left_s)
     while is_held(port) and time.monotonic() < until_s:
@@ -260,8 +261,8 @@ def _is_free(port: int, *, reuses: bool = True) -> bool:
 def _reserve(port: int) -> bool:
     """Reserve ``port`` among this user's sessions, and return True.
 
-    Returns False if another session has reserved it. Returns True, without a reservation, if the file of reservations
-    cannot be locked or opened for any other reason.
+    A reservation is a lock on the byte numbered ``port`` of a shared file. Returns False if another session has it. Returns True, without a
+    reservation, if that file cannot be locked or opened for any other reason.
     """
     try:
         fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)

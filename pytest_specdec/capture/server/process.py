@@ -1,4 +1,9 @@
-"""A server process: its own session, one log file, a watchdog, and an end that leaves nothing behind."""
+"""A server process: its own session, one log file, a watchdog, and an end that leaves nothing behind.
+
+The watchdog is a second process, which reads lines from a pipe that this program holds open. If the pipe closes before the line ``done``,
+it kills the server: this program has died. To collect a process is to wait for it (waitpid), after which its number may be used again. The
+marker is a random value in the environment of all processes of the server.
+"""
 
 from __future__ import annotations
 
@@ -88,11 +93,14 @@ class ServerProcess:
         self.log = log
         self.marker = uuid.uuid4().hex
         self._collecting = threading.Lock()
+        """Held to collect a process, so that no other thread uses its number meanwhile."""
         self._titles: dict[int, str] = {}
         self._dead: dict[int, str] = {}
+        """Titles of processes that ran, and how the first dead of them ended, by number."""
         self._children: list[subprocess.Popen[bytes]] = []
         """The watchdog, then the server."""
         self._pipe = -1
+        """Writing end of the pipe to the watchdog; -1 without one."""
         try:
             with defer_signals():
                 with writable(log):
@@ -109,15 +117,15 @@ class ServerProcess:
     def _launch(self, file: BinaryIO, max_s: float) -> None:
         """Start the watchdog, then the server.
 
-        The watchdog comes first, so that the server is never without one. It learns the log and the secrets before
-        the server writes.
+        The watchdog comes first, so that the server is never without one. It gets the log's path and the secrets, which it strikes out of
+        the log in the end, before the server writes.
         """
         child, self._pipe = _start_watchdog(self.marker, self.command.kill)
         self._children.append(child)
         self._announce_log(max_s)
         try:
             self._children.append(_start_server(self.command, self.marker, file))
-        except EngineError:
+        except EngineError:  # nothing was started
             self._dismiss_watchdog(is_gone=True)
             raise
         self.pid = self._children[-1].pid
@@ -162,7 +170,8 @@ class ServerProcess:
     def members(self) -> dict[int, int]:
         """The server's living processes by number, each with its start.
 
-        Starts are as in :func:`watchdog.stat`. It is empty once the server was stopped.
+        Starts, in clock ticks since the machine booted, tell a process from a later one of the same number. It is empty once the server was
+        stopped and collected, since its session's number may then be another's.
         """
         with self._collecting:
             is_collected = self._children[-1].returncode is not None
@@ -175,7 +184,7 @@ class ServerProcess:
     def note_dead_processes(self) -> None:
         """Record the dead among the processes noted before.
 
-        To be called as soon as something is wrong: in a moment all of them may be gone.
+        To be called as soon as something is wrong: in a moment all of them may be gone. Later calls then change nothing.
         """
         if not self._dead:
             self._dead = death.describe_dead(self._titles, self.members)
@@ -225,7 +234,7 @@ class ServerProcess:
             if stop_s <= 0 or not self._stops_within(stop_s):
                 self._kill_and_wait()
         finally:
-            # Not "done" unless all is gone: the watchdog ends whatever an interrupt, maybe a second one, prevented from ending here.
+            # If something is left, since an interrupt, maybe a second one, came before its end, the watchdog ends it.
             with defer_signals():
                 self._dismiss_watchdog(is_gone=self._is_gone())
 
@@ -237,15 +246,15 @@ class ServerProcess:
         self._send_signal(signal.SIGKILL)
 
     def _stops_within(self, stop_s: float) -> bool:
-        """Ask the server to stop; return True if it ends in time."""
+        """Ask the server and its container to stop; return True if they do in time."""
         self._run_command(self.command.stop, stop_s + _KILL_S)
         self._send_signal(signal.SIGTERM)
         return _holds_within(stop_s, self._is_gone)
 
     def _kill_and_wait(self) -> None:
-        """Kill the server and wait for its end.
+        """Kill the server, its container too, and wait for the end.
 
-        Raises CaptureError if a process survives.
+        Raises CaptureError if a process survives for 10 s.
         """
         self._run_command(self.command.kill, _KILL_S)
         self._send_signal(signal.SIGKILL)
@@ -281,8 +290,8 @@ class ServerProcess:
     def _announce_log(self, max_s: float) -> None:
         """Send the watchdog the log's path, the secrets and ``max_s``.
 
-        The watchdog strikes the secrets out of the log, and ends the server after ``max_s`` seconds unless that is
-        infinite.
+        The watchdog strikes the secrets, in every encoding of them, out of the log, and ends the server after ``max_s`` seconds unless that
+        is infinite. It divides lines at spaces, so that paths and secrets are sent in hexadecimal.
         """
         spellings = self.command.secrets.spellings
         self._send_to_watchdog(
@@ -298,8 +307,8 @@ class ServerProcess:
     def _dismiss_watchdog(self, *, is_gone: bool) -> None:
         """Let the watchdog end, then wait for it and the server.
 
-        If ``is_gone``, no process of the server is left, and the watchdog ends at once; else it kills the rest first.
-        If the watchdog failed, secrets are struck out of the log here.
+        If ``is_gone``, no process of the server is left, and the watchdog ends at once; else it kills the rest first. If the watchdog, the
+        first child, failed, secrets are struck out of the log here.
         """
         with defer_signals():
             if self._pipe >= 0:

@@ -1,4 +1,7 @@
-"""Readiness: a server is ready when it has really answered a token, from its own port."""
+"""Readiness: a server is ready when it has really answered a token, from its own port.
+
+A dialect is how an engine's servers are asked and their replies read. Times named ``until_s`` are of ``time.monotonic``.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,7 @@ def wait(
     while time.monotonic() < until_s:
         if server.exit_code is not None:
             remedy = "read the log; the same command by hand shows the same"
-            # With a health path a completion is asked for only after a 200 from there.
+            # With a health path a completion is asked for only after a 200 from there: a server that then fails to answer it died of it.
             was_healthy = healthy or dialect.health_path is not None
             is_of_request = was_healthy and isinstance(answer, Reply) and answer.is_failure
             raise not_ready_error(server, f"died at boot: {server.ended}", remedy, FirstRequestError if is_of_request else BootError)
@@ -195,14 +198,15 @@ def check_build(server: ServerProcess | ServerStack, dialect: Dialect) -> None:
 
 
 def _left_s(until_s: float) -> float:
-    """Return the seconds allowed for a GET before ``until_s``."""
+    """Return the seconds allowed for a GET before ``until_s``: 1 to 10."""
     return max(_MIN_S, min(SECONDS, until_s - time.monotonic()))
 
 
 def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | Reply:
     """Ask for one token and return the ready server.
 
-    Returns a Reply with the reason if it is not ready. ``until_s`` is a time of ``time.monotonic``.
+    Returns a Reply with the reason if it is not ready. The client that sent the request is part of the ready server, for those to come;
+    ``draft_tokens``, the most that one verify step drafts, is for this client.
     """
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
@@ -215,7 +219,10 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
 
 
 def _connect(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer:
-    """Return the server as ready, without a request for a token."""
+    """Return the server as ready, without a request for a token.
+
+    This is for a server that has died of such a request before.
+    """
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
     return ReadyServer(model=model, version=_read_version(setup, dialect, _left_s(until_s)), client=client)
@@ -271,8 +278,9 @@ def not_ready_error(
 ) -> BootError:
     """Return the error for a server not ready in time.
 
-    It has the command, the exit code, the first exception in the log and the log's last lines. ``kind`` gives way to
-    SetupError after the exit code of a refused command line. ``expected`` is the sign that was waited for.
+    It has the command, the exit code, the first exception in the log and the log's last lines. ``what`` says how the server failed.
+    ``kind`` is the error's class; SetupError takes its place if the exit code is that of a refused command line or of a program that
+    cannot be run. ``expected`` is the sign that was waited for.
     """
     first = f"first exception in its log: {cause}\n" if (cause := server.cause()) else ""
     tail = "\n".join(server.log_tail())

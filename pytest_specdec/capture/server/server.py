@@ -1,4 +1,9 @@
-"""A server at work: its client, its counters, and the restarts it has left."""
+"""A server at work: its client, its counters, and the restarts it has left.
+
+A boot of the capture works with one server, which is started anew after a death. A recipe is all that its starts need. A rank is a process
+of a server, or a part of one, that counts for itself. The counters of some engines drain: every reading sets them back to 0. Events, such
+as a sleep or an update of weights, are done to a server between requests.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +162,7 @@ class ArmServer:
     def _explain_end(self) -> None:
         """Mark the server's end as explained, so that it is not silent.
 
-        The end of a fresh server may be silent again.
+        A failed request or this program accounts for it. The end of a fresh server may be silent again.
         """
         self._is_end_explained = True
 
@@ -208,7 +213,7 @@ class ArmServer:
     def wait_for_end(self) -> str:
         """Return how the server ended, in words, after a short wait.
 
-        A server that is just dying gets 2 s to end. Returns an empty string if the server goes on.
+        A server that is just dying gets 2 s to end. Returns an empty string if the server goes on, ``not started`` without a server.
         """
         if self._server is None:
             return "not started"
@@ -237,6 +242,7 @@ class ArmServer:
         """
         dialect, reading = self.recipe.dialect, self._read_counters()
         if reading is None or reading.counters is None:
+            # Sums of drained counters stay as they are, since no later reading has them again.
             self.ranks = self.ranks if dialect.counters_drain else {}
             return self._read_counters_from_log() if self.left_s() > 0 else None
         if not dialect.counters_drain:
@@ -251,7 +257,7 @@ class ArmServer:
     def _read_counters(self) -> CounterReading | None:
         """Return a reading of all addresses that count, if there is one.
 
-        Returns None if the capture's time is used up, too.
+        Returns None if the engine has no counters, if one of the addresses does not answer, or if the capture's time is used up.
         """
         left_s = self.left_s()
         return counters.read(self.recipe.setup, self.recipe.dialect, seconds=min(SECONDS, left_s)) if left_s > 0 else None
@@ -295,9 +301,9 @@ class ArmServer:
             server.check_ports()
 
     def terminate(self) -> None:
-        """End a dead, hung or replaced server.
+        """End a dead or hung server, or one to be replaced.
 
-        It gets little time to stop, since it may not react any more.
+        It gets 2 s at most to stop, since it may not react any more.
         """
         self.stop(min(self.recipe.stop_s, _EXIT_S))
 
@@ -352,8 +358,9 @@ class ArmServer:
     def stop(self, stop_s: float) -> None:
         """End the server, if there is one, and close its client.
 
-        The server gets ``stop_s`` seconds before it is killed; with 0 it is killed at once. The last lines of its log
-        are kept, and the client's wall and busy time are added to those of earlier servers.
+        The server gets ``stop_s`` seconds before it is killed; with 0 it is killed at once. The last lines of its log are stored for
+        :meth:`log_tail`. The client's wall time, from readiness to the last answer, and its busy time, with a request in flight, are added
+        to those of earlier servers.
         """
         server, client = self._server, self._client
         self._client = None
@@ -377,7 +384,7 @@ class ArmServer:
         If connections of the server before it held the port, so that it may not have got the port, it is started once more after they are
         gone. Raises BootError if the server does not become ready.
         """
-        is_held = ports.is_held(port := self.recipe.setup.port)
+        is_held = ports.is_held(port := self.recipe.setup.port)  # by the server before this one
         try:
             self._launch()
         except BootError as error:
@@ -392,8 +399,8 @@ class ArmServer:
     def _launch(self) -> None:
         """Start the server, leave a note, and wait for readiness.
 
-        The note lets a later run end the server if this process is killed. The watchdog kills the server a moment
-        after the capture's deadline.
+        The note is a file by which a later run ends the server if this process is killed. Raises BootError if the server is not ready in
+        the time of its recipe, or in that which the capture has left.
         """
         self._is_end_explained = False
         recipe, server = self.recipe, self._launch_processes()
@@ -413,7 +420,8 @@ class ArmServer:
     def _launch_processes(self) -> ServerProcess | ServerStack:
         """Start the server's process, or all processes of a stack.
 
-        Each process of a stack is started once the one before is ready.
+        Each process of a stack is started once the one before is ready. Their watchdogs end them after ``max_s`` seconds: once the
+        capture's time and the time to stop are over, whatever this program is stuck in.
         """
         recipe, max_s = self.recipe, self.left_s() + self.recipe.stop_s + _GRACE_S
         if recipe.processes:

@@ -1,4 +1,8 @@
-"""A server of several processes: started in order, ended in reverse, and dead as soon as one of them is."""
+"""A server of several processes: started in order, ended in reverse, and dead as soon as one of them is.
+
+An example is prefill and decode servers behind a proxy. The recipe of a process says how it is started and by what sign it is ready. A
+note, a file beside the log, lets a later run end a process that was left behind.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class ServerStack:
                 self._processes.append((recipe, process))
                 orphans.note(process.log.with_suffix(".json"), process)
             self._wait_until_ready(recipe, process, setup, boot_s, heartbeat)
-            if recipe.is_engine:
+            if recipe.is_engine:  # started by the engine's own command, so that its log shows the build
                 check_build(process, dialect)
 
     def log_of(self, recipe: ProcessRecipe) -> Path:
@@ -60,8 +64,8 @@ class ServerStack:
     ) -> None:
         """Wait until a process is ready.
 
-        Raises BootError if that takes more than ``boot_s`` seconds, if a process that was started ends, or if a foreign one listens in the
-        place of any.
+        ``setup`` is the whole server's. ``heartbeat`` is called between two looks. Raises BootError if it takes more than ``boot_s``
+        seconds, if any process of the stack ends meanwhile, or if a foreign process listens on the port of any.
         """
         until_s = time.monotonic() + boot_s
         while time.monotonic() < until_s:
@@ -172,7 +176,7 @@ class ServerStack:
         Each has ``stop_s`` seconds before it is killed; with 0 it is killed at once. Raises CaptureError if one survives, after the others
         were ended.
         """
-        with ExitStack() as ends:
+        with ExitStack() as ends:  # calls back in reverse order, and goes on after an error
             for _, process in self._processes:
                 ends.callback(_stop_process, process, stop_s)
 
@@ -188,7 +192,11 @@ def _stop_process(process: ServerProcess, stop_s: float) -> None:
 
 
 def _describe_sign(recipe: ProcessRecipe) -> str:
-    """Return the sign by which a process is ready, in words."""
+    """Return the sign by which a process is ready, in words, for an error.
+
+    The sign is a 200 from the path ``ready``, else the text ``ready`` in its log. If that is empty, it is that something listens on its
+    port, or, for a process without one, that it runs.
+    """
     if recipe.ready.startswith("/"):
         return f"process {recipe.name}: 200 from {recipe.ready}"
     if recipe.ready:
@@ -197,7 +205,10 @@ def _describe_sign(recipe: ProcessRecipe) -> str:
 
 
 def _is_ready(recipe: ProcessRecipe, process: ServerProcess, setup: ServerSetup) -> bool:
-    """Return True if a process shows its sign of being ready."""
+    """Return True if a process shows its sign, that of :func:`_describe_sign`.
+
+    ``setup`` has the process's port.
+    """
     if recipe.ready.startswith("/"):
         return get(setup, recipe.ready, seconds=_LOOK_S) is not None
     if recipe.ready:

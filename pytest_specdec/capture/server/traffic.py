@@ -1,4 +1,9 @@
-"""The traffic of an attached server, by its counters of tokens, compared with the answers that came from there."""
+"""The traffic of an attached server, by its counters of tokens, compared with the answers that came from there.
+
+An attached server is somebody else's, and its counters include the requests of all clients. What they grew by around a workload, beyond its
+answers, shows other clients. If the judged variant's counters lack tokens, a load balancer may have sent its requests to the baseline's
+server, here called the peer. Requests aside are those sent in addition to workloads.
+"""
 
 from __future__ import annotations
 
@@ -76,8 +81,11 @@ class TrafficAccount:
     def __init__(self, server: ArmServer) -> None:
         self._server = server
         self._before: Traffic | None = None
+        """The server's counters before the workload; None if it reports none."""
         self._peer: Traffic | None = None
+        """Those of the baseline's server before it."""
         self._aside = server.aside
+        """Tokens of requests aside, before the workload."""
 
     def begin(self) -> None:
         """Read the counters once they have stopped growing.
@@ -93,7 +101,7 @@ class TrafficAccount:
 
         ``answers`` are all answers that the server gave here, or None if they are not all known. If they are not, or
         if one has no usage, only a replaced server is reported, since tokens of unknown answers would pass for other
-        clients'. Tokens of requests sent in addition to the workload are subtracted.
+        clients'. Tokens of requests aside since :meth:`begin` count like those of answers.
         """
         after = self._server.traffic()
         replacement = replacement_evidence(self._before, after)
@@ -102,6 +110,7 @@ class TrafficAccount:
             return Discrepancy(replaced=replacement)
         aside, aside_before = self._server.aside, self._aside
         generated_tokens = sum(usage.completion_tokens for usage in usages) + aside.generated_tokens - aside_before.generated_tokens
+        # The most that a server may count: the prompt once for each choice.
         prompt_counts = (usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True))
         prompt_tokens = sum(prompt_counts) + aside.prompt_tokens - aside_before.prompt_tokens
         after = self._await_counts(after, generated_tokens)
@@ -113,8 +122,7 @@ class TrafficAccount:
     def _read_settled(self) -> Traffic | None:
         """Return the counters once two readings agree.
 
-        After ten further readings they are returned as they are, since the counters of a server with other clients
-        never rest.
+        After ten further readings they are returned as they are, since the counters of a server with other clients never rest.
         """
         traffic = self._server.traffic()
         for _ in range(_SETTLING if traffic else 0):
@@ -127,8 +135,8 @@ class TrafficAccount:
     def _await_counts(self, after: Traffic | None, generated_tokens: int) -> Traffic | None:
         """Return the counters once they include the answers.
 
-        Some servers count their tokens only after the answer. After 50 further readings, a second in all, the
-        counters are returned as they are.
+        ``after`` is the first reading, ``generated_tokens`` the tokens of the answers. Some servers count their tokens only after the
+        answer. After 50 further readings, a second in all, the counters are returned as they are.
         """
         for _ in range(_LATE):
             if uncounted_tokens(self._before, after, generated_tokens=generated_tokens) is None:
@@ -152,9 +160,8 @@ class Lacking:
 def uncounted_tokens(before: Traffic | None, after: Traffic | None, *, generated_tokens: int) -> Lacking | None:
     """Return the answered tokens missing from a server's counters.
 
-    ``before`` and ``after`` are readings around a workload, whose answers have ``generated_tokens`` tokens. Returns
-    None if the counters are unknown, or lack so few as some engines always leave out: at most 16 tokens, or a
-    quarter.
+    ``before`` and ``after`` are readings around a workload, whose answers have ``generated_tokens`` tokens. Returns None if the counters
+    are unknown, or lack so few as some engines always leave out: at most 16 tokens, or a quarter.
     """
     if before is None or after is None or before.generated_tokens is None or after.generated_tokens is None:
         return None
@@ -180,8 +187,8 @@ def baseline_evidence(lacking: Lacking, before: Traffic | None, after: Traffic |
 def replacement_evidence(before: Traffic | None, after: Traffic | None) -> str:
     """Return a sentence if two readings come from different servers.
 
-    A different server shows by another start time, or by counters that went back. Returns an empty string without
-    such evidence.
+    A different server shows by a start time that differs by more than a second, or by counters that went back. Returns an empty string
+    without such evidence.
     """
     if before is None or after is None:
         return ""
@@ -196,9 +203,8 @@ def foreign_tokens(before: Traffic | None, after: Traffic | None, *, prompt_toke
 
     They are the growth of the counters that ``answers`` answers do not explain. Returns an empty string without any.
 
-    ``prompt_tokens`` and ``generated_tokens`` are the most that the requests from here took. A few more generated
-    tokens per answer are no sign of others, since a server may generate some that it does not send; they count only
-    beside prompt tokens of others.
+    ``prompt_tokens`` and ``generated_tokens`` are the most that the requests from here took. Up to 16 more generated tokens per answer are
+    no sign of others, since a server may generate some that it does not send. If there are prompt tokens of others, all are named.
     """
     if before is None or after is None:
         return ""
@@ -212,7 +218,7 @@ def foreign_tokens(before: Traffic | None, after: Traffic | None, *, prompt_toke
 def _growth(before: Traffic, after: Traffic) -> _Growth:
     """Return the growth of the token counters between two readings.
 
-    It is 0 for a counter that either reading lacks.
+    It is 0 for a counter that either reading lacks, and negative if the counter went back.
     """
 
     def difference(later: int | None, earlier: int | None) -> int:

@@ -37,20 +37,19 @@ def stat(pid: int) -> tuple[str, int, int]:
 def members(session: int, started: int, marker: str, earlier: dict[int, int] | None = None) -> dict[int, int]:
     """Return the living processes of a server by number.
 
-    The values are their starts, as in :func:`stat`, which tell a process from a later one of the same number.
-    ``earlier`` is an earlier result.
+    The values are their starts, as in :func:`stat`, which tell a process from a later one of the same number. ``earlier`` is an earlier
+    result.
 
-    Members are the processes that carry ``marker`` in their environment, and those of ``session``, the session of the
-    server's first process. The session finds a process that wrote over its environment by changing its title. The
-    system reuses numbers, so that the session counts only as long as something shows that it is the server's: its
-    first process, which began at ``started``, running or not yet waited for; a process in it that carries the marker;
-    or one of ``earlier``.
+    Members are the processes that carry ``marker`` in their environment, and those of ``session``, the session of the server's first
+    process. The session finds a process that wrote over its environment by changing its title. The system reuses numbers, so that the
+    session counts only as long as something shows that it is the server's: its first process, which began at ``started``, running or not
+    yet waited for; a process in it that carries the marker; or one of ``earlier``.
     """
     in_session, marked, is_ours = {}, {}, False
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib here
         state, its_session, its_start = stat(pid)
         is_ours = is_ours or (pid == session and its_start == started)
-        if state in {"Z", "X", ""} or pid == os.getpid():
+        if state in {"Z", "X", ""} or pid == os.getpid():  # dead or gone; no process counts itself
             continue
         if its_session == session:
             in_session[pid] = its_start
@@ -123,6 +122,7 @@ class _Watch:
         self._pipe = pipe
         self._marker = marker
         self._rest = b""
+        """The beginning of a line of which the rest has not come."""
         self._leader = -1
         """Descriptor that shows when the server's first process ends; -1 without one."""
         self._until_s = float("inf")
@@ -137,8 +137,8 @@ class _Watch:
     def listen(self) -> None:
         """Read the starter's lines until ``done``, or until time is up.
 
-        It returns too when the starter closes the pipe. When the server's first process ends, the members of its
-        session are recorded at once: later its number may belong to another session.
+        It returns too when the starter closes the pipe. When the server's first process, the leader of its session, ends, the server's
+        members are recorded at once: later its number may belong to another session.
         """
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
@@ -154,7 +154,7 @@ class _Watch:
                 self._leader = -1
             if self._pipe in ready and not self._read_lines():
                 return
-            if self._leader >= 0:
+            if self._leader >= 0:  # a line has named the server
                 poll.register(self._leader, select.POLLIN)
 
     def _read_lines(self) -> bool:
@@ -192,7 +192,7 @@ def _kill_server(watch: _Watch, marker: str) -> None:
     The search is repeated for a second at most, since a process may be forked meanwhile. It ends early once none is left, unless the
     starter has not sent the server's session: the server may then be starting.
     """
-    seen = watch.known
+    seen = watch.known  # by these the server's session is still known after its first process is gone
     for _ in range(_KILL_ATTEMPTS):
         alive = members(watch.session, watch.started, marker, seen)
         if not alive and watch.session >= 0:

@@ -1,4 +1,8 @@
-"""Timed requests: the stamper's job, and its report on each exchange and on the client itself."""
+"""Timed requests: the stamper's job, and its report on each exchange and on the client itself.
+
+The stamper is a separate process that sends requests as bytes and stamps each read of their answers: it notes its time by the monotonic
+clock. An exchange is one request and the bytes that came back. The client is the stamper, whose own delays must not pass for the server's.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +106,7 @@ class LoadSamples:
 
     @property
     def load(self) -> ClientLoad:
-        """The samples as shares of wall time or reads, and seconds."""
+        """The samples in figures: shares of wall time and reads, a percentile of drains, a median of gaps."""
         drains = sorted(self.drains_s)
         return ClientLoad(
             cpu_share=self.cpu_s / self.wall_s if self.wall_s else 0.0,
@@ -125,10 +129,9 @@ class Stamped:
 def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: int, until_s: float = math.inf) -> Stamped:
     """Send ``requests`` by a separate process and return the responses.
 
-    They are sent in their order, ``concurrency`` at a time, and the responses come in the same order. After a failure of
-    the server no further request is sent, and at ``until_s``, by the monotonic clock, all end. Measurements of the sending
-    process are returned too, since a slow client would make a server look slow. Raises CaptureError, with the end of its
-    error output, if that process fails.
+    They are sent in their order to ``host``, ``concurrency`` at a time, and the responses come in the same order. After a failure of the
+    server no further request is sent, and at ``until_s``, by the monotonic clock, all end. Measurements of the sending process are returned
+    too, since a slow client would make a server look slow. Raises CaptureError, with the end of its error output, if that process fails.
     """
     job = {
         "host": _numeric_address(host, port),
@@ -140,6 +143,7 @@ def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: i
     }
     argv = (sys.executable, "-I", "-S", str(_PROGRAM))
     job_bytes = b"".join((json.dumps(job).encode(), b"\n", *(request.content for request in requests)))
+    # At most until_s, or all requests one after the other; and half a minute for the rest.
     seconds = min(until_s - time.monotonic(), sum(request.deadline_s for request in requests)) + _GRACE_S
     try:
         process = subprocess.run(argv, input=job_bytes, capture_output=True, check=True, timeout=seconds)  # noqa: S603 - our own program
@@ -174,9 +178,9 @@ def _numeric_address(host: str, port: int) -> str:
 def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
     """Return the responses and samples in the stamper's report.
 
-    ``content`` holds the bytes of all reads, one after the other. The first and the last read of an answer do not
-    count among the samples' reads, since they bring a head, usage or the end in addition to tokens. Gaps are between
-    all reads.
+    ``content`` holds the bytes of all reads, one after the other. Gaps are the times between two reads of one answer. A read is coalesced
+    if it brings more than one event. The first and the last read of an answer do not count among the samples' reads, nor as coalesced,
+    since they bring a head, usage or the end in addition to tokens.
     """
     responses, gaps, offset, coalesced, reads = [], [], 0, 0, 0
     for exchange in report["exchanges"]:
@@ -184,7 +188,7 @@ def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
         parts = [bytes(content[offset + end - size : offset + end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
         offset += sum(sizes)
         gaps += [(later_ns - earlier_ns) / 1e9 for earlier_ns, later_ns in pairwise(stamps)]
-        coalesced += sum(part.count(b"data:") > 1 for part in parts[1:-1])
+        coalesced += sum(part.count(b"data:") > 1 for part in parts[1:-1])  # which begins an event
         reads += len(parts[1:-1])
         responses.append(_read_response(exchange, parts))
     samples = LoadSamples(
@@ -202,7 +206,7 @@ def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
 def _read_response(exchange: dict[str, Any], parts: Sequence[bytes]) -> StampedResponse:
     """Return an exchange of the report as a response.
 
-    It is empty and marked as malformed if the reads are no response of HTTP/1.1.
+    ``parts`` are the bytes of each read. It is empty and marked as malformed if they are no response of HTTP/1.1.
     """
     sent_ns, ended_ns, end = exchange["sent_ns"], exchange["ended_ns"], exchange["end"]
     try:
@@ -214,14 +218,14 @@ def _read_response(exchange: dict[str, Any], parts: Sequence[bytes]) -> StampedR
 def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], parts: Sequence[bytes]) -> StampedResponse:
     """Return stamped reads of a connection as a response (RFC 9112).
 
-    ``parts`` are the bytes of each read, ``stamps_ns`` its time, ``end`` how the exchange ended. Each piece of the
-    body has the stamp of the read that brought it. A body without a length or chunks is whole if the server closed
-    the connection. Raises ValueError if the reads are not a response.
+    ``parts`` are the bytes of each read, ``stamps_ns`` its time, ``end`` how the exchange ended: WHOLE, CLOSED by the server, or how it
+    failed. Each piece of the body has the stamp of the read that brought it. A body without a length or chunks is whole if the server
+    closed the connection. Raises ValueError if the reads are not a response.
     """
     received = b"".join(parts)
     bounds = find_head(received)
     if bounds is None:
-        if received and end in {WHOLE, CLOSED}:
+        if received and end in {WHOLE, CLOSED}:  # cut off by a deadline or a lost connection, a head may be incomplete
             msg = f"no head of a response: {received[:100]!r}"
             raise ValueError(msg)
         no_body = ReceivedResponse(stamps_s=(), parts=())
@@ -264,9 +268,10 @@ def _stamp_body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequen
 
 
 def _decode_body(body: ReceivedResponse, encoding: str, *, whole: bool) -> ReceivedResponse:
-    """Return the body decoded, each part with its stamp.
+    """Return the body decompressed, each part with its stamp.
 
-    Some servers compress a body unasked. Raises ValueError if it cannot be decoded.
+    ``encoding`` is its Content-Encoding: some servers compress a body unasked. If it is ``whole``, its compressed data must have an end.
+    Raises ValueError if it cannot be decoded, or is larger than any answer.
     """
     if encoding in {"", "identity"}:
         return body

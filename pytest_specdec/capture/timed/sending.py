@@ -72,11 +72,11 @@ def _read_answer(client: Client, job: TimedRequest, response: StampedResponse) -
 def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse) -> Exchange:
     """Return a stamped response as an exchange of the client.
 
-    The exchange has a body, a refusal, or the way in which the server failed.
+    The exchange has a body, a refusal, or the way in which the server failed. ``job`` is the request that it answers.
     """
 
     def failed_exchange(error: str, ending: FailureKind | None) -> Exchange:
-        """Return an exchange without a body; ``ending`` None is a refusal."""
+        """Return an exchange without a body; ``ending`` is the kind of failure, None for a refusal."""
         headers = dict(response.headers)
         wait_s = retry_after_s(headers)
         return Exchange(
@@ -104,7 +104,7 @@ def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse
 def _error_reason(client: Client, response: StampedResponse) -> str:
     """Return the error text in a server's reply.
 
-    It is the address of a redirect, the ``error`` field of a JSON reply, or the whole reply.
+    It names the address of a redirect; else it is the ``error`` field of a JSON reply, or the whole reply.
     """
     if location := dict(response.headers).get("location"):
         return client.error_text(f"redirected to {location}, which is not followed")

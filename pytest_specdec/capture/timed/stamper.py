@@ -61,8 +61,7 @@ _MOST_DIGITS = 12
 def find_head(received: bytes) -> tuple[int, int, int] | None:
     """Return the bounds of a response's head, and its body's beginning.
 
-    All three are indices in ``received``. Interim responses (1xx) are skipped. Returns None until the whole head has
-    come.
+    All three are indices in ``received``. Interim responses (1xx) are skipped. Returns None until the whole head has come.
     """
     start = 0
     while blank := _HEAD_END.search(received, start):
@@ -98,9 +97,11 @@ class StampedExchange:
         self.left = memoryview(request)
         """Bytes of the request that are not sent yet."""
         self.socket: socket.socket | None = None
+        # When its first byte was sent, when it ended, and when it ends if no answer comes; 0 before that is known.
         self.sent_ns = 0
         self.ended_ns = 0
         self.expires_ns = 0
+        # Of each read its time and its bytes; and the bytes of all reads together.
         self.stamps: list[int] = []
         self.parts: list[bytes] = []
         self.received = 0
@@ -117,7 +118,7 @@ class StampedExchange:
     def has_failed(self) -> bool:
         """True if it brought no whole answer or refusal.
 
-        An answer with an error inside counts as failed too.
+        An answer with an error inside counts as failed too; a refusal is expected to have one.
         """
         is_whole = self.end == "whole" or (self.end == "closed" and self.ends_with_connection)
         return not (self.is_answered and is_whole) or (not self.is_refused and self._has_error())
@@ -169,23 +170,24 @@ class Stamper:
         self._address = (host, port)
         self._family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._selector = selectors.DefaultSelector()
-        self._waiting = exchanges[::-1]
+        self._waiting = exchanges[::-1]  # so that pop takes the next
         self._deadlines_ns = deadlines_ns
         self._until_ns = until_ns
         self._concurrency = concurrency
-        self._open: dict[int, StampedExchange] = {}
-        self._parent = os.getppid()
+        self._open: dict[int, StampedExchange] = {}  # by number
+        self._parent = os.getppid()  # another one once the starter is gone
         self.drains_ns: list[int] = []
         """How long each wake-up took to read all that was there."""
 
     def run(self) -> None:
         """Send the requests and read every answer to its end.
 
-        No request is sent after a failure of the server or at the end of the time. Deadlines, and whether the starter is
-        still there, are checked only every tenth of a second, between reads. The process exits if the starter is gone.
+        No request is sent after a failure of the server or at the end of the time. How long each wake-up took to read what had come, its
+        drain, is recorded: it delays the stamps of later reads. Deadlines, and whether the starter is still there, are checked only every
+        tenth of a second, between reads. The process exits if the starter is gone.
         """
-        clock, select, drains = time.monotonic_ns, self._selector.select, self.drains_ns
-        looked_ns = clock()
+        clock, select, drains = time.monotonic_ns, self._selector.select, self.drains_ns  # looked up once: the loop has to be fast
+        checked_ns = clock()
         self._open_connections()
         while self._open:
             ready = select(_TICK_NS / 1e9)
@@ -199,8 +201,8 @@ class Stamper:
                     self._write(exchange)
             if reading:
                 drains.append(clock() - woke_ns)
-            if woke_ns - looked_ns >= _TICK_NS:
-                looked_ns = woke_ns
+            if woke_ns - checked_ns >= _TICK_NS:
+                checked_ns = woke_ns
                 self._expire(woke_ns)
                 if os.getppid() != self._parent:
                     sys.exit("its starter is gone")
@@ -229,7 +231,8 @@ class Stamper:
     def _write(self, exchange: StampedExchange) -> None:
         """Send as much of a request as the socket takes.
 
-        The deadline runs from the first byte sent. A failed connection ends the exchange.
+        The first call comes once the connection is established or has failed. The deadline runs from the first byte sent. A failed
+        connection ends the exchange.
         """
         connection = exchange.socket
         assert connection is not None
@@ -274,11 +277,10 @@ class Stamper:
     def _look_for_the_end(self, exchange: StampedExchange, part: bytes) -> None:
         """Finish the exchange if ``part`` ends its answer.
 
-        This is for the reads after which an answer may end: of the head, of a body of known length, of a last chunk,
-        and an empty read, after which the server has closed the connection. An answer of too many bytes or reads is
-        finished too.
+        This is for the reads after which an answer may end: of the head, of a body of known length, of a last chunk, and an empty read,
+        after which the server has closed the connection. An answer of too many bytes or reads is finished too.
         """
-        if not part:
+        if not part:  # it brought nothing, so that its stamp is none of an answer
             exchange.stamps.pop()
             exchange.parts.pop()
             self._finish(exchange, "closed")
@@ -300,8 +302,9 @@ class Stamper:
     def _read_head(self, exchange: StampedExchange) -> None:
         """Set ``exchange.missing`` from the head's statement on the body.
 
-        It changes nothing until the whole head has come. A body without a length of its own ends when the server
-        closes the connection. A head that is too long finishes the exchange.
+        It is the number of bytes still to come, or None for a chunked body, which marks its own end. Nothing is changed until the whole
+        head has come. A body without a length of its own ends when the server closes the connection. A head that is too long finishes the
+        exchange, and so does one whose body has come whole with it.
         """
         received = b"".join(exchange.parts)
         bounds = find_head(received)
@@ -318,6 +321,7 @@ class Stamper:
             exchange.missing = None
             self._finish_after_last_chunk(exchange)
         elif length or _BODILESS.match(head):
+            # A number too long for a length counts as the most: its answer ends as too much.
             digits = length[1].lstrip(b"0") if length and not _BODILESS.match(head) else b""
             body_bytes = int(digits or b"0") if len(digits) <= _MOST_DIGITS else _MOST
             exchange.missing = body_bytes - (len(received) - body_start)
@@ -330,7 +334,7 @@ class Stamper:
     def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:
         """Finish the exchange if its last chunk has come.
 
-        The last chunk may be spread over several reads, so that the last reads are joined before the search.
+        The last chunk of a body, with a size of 0, may be spread over several reads, so that the last reads are joined before the search.
         """
         if _LAST_CHUNK.search(exchange.read_tail()[-_TAIL:]):
             self._finish(exchange, "whole")
