@@ -1,4 +1,8 @@
-"""Acceptance change: mean accepted lengths of the same prompts now and in stored runs, with limits by the spread over prompts."""
+"""Acceptance change: mean accepted lengths of the same prompts now and in stored runs, with limits by the spread over prompts.
+
+An accepted length is the mean number of tokens per verify step. A relative change of MARGIN at most is no reason to act. Limits and
+p-values are by Student's t, with the prompts as units.
+"""
 
 from __future__ import annotations
 
@@ -57,14 +61,14 @@ class AcceptanceChange:
         return self.relative + self._half_width(error)
 
     def is_lower(self, alpha: float) -> bool:
-        """Return True if the length is surely lower, beyond the margin.
+        """Return True if the length is surely lower beyond MARGIN.
 
         It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`is_higher`.
         """
         return self.at_most(alpha / 2.0) < -MARGIN
 
     def is_higher(self, alpha: float) -> bool:
-        """Return True if the length is surely higher, beyond the margin.
+        """Return True if the length is surely higher beyond MARGIN.
 
         It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`is_lower`.
         """
@@ -76,6 +80,7 @@ class AcceptanceChange:
 
         The hypothesis is a loss of the margin at most, as in :meth:`is_lower`. Without any spread it is 0 for a larger loss, else 1.
         """
+        # By how much the length is above the least one within the margin, in tokens per verify step.
         distance = self.now - self.stored * (1.0 - MARGIN)
         if not self.standard_error:
             return float(distance >= 0.0)
@@ -91,9 +96,9 @@ class AcceptanceChange:
 
         It is L = margin + m SE / stored, SE being the one of this run. In another run of as many prompts with that loss, of standard error
         sigma, :meth:`is_lower` is True if Z + m S1 > t S2: Z is standard normal, S1 and S2 are the two runs' SE / sigma, whose squares are
-        chi-square over n - 1 degrees of freedom, and t is Student's quantile at ``alpha`` / 2. All three are independent, and m is where
-        this has the probability POWER. A loss is taken to be of equal size in every prompt, which leaves the spread over prompts as it is.
-        The result may be larger than :attr:`largest_loss`: no loss is then that sure to be detected.
+        chi-square over n - 1 degrees of freedom, and t is Student's quantile at ``alpha`` / 2. Z, S1 and S2 are independent, and m is the
+        value at which this has the probability POWER. A loss is taken to be of equal size in every prompt, which leaves the spread over
+        prompts as it is. The result may be larger than :attr:`largest_loss`: no loss is then that sure to be detected.
         """
         degrees = self.prompts - 1
         return MARGIN + _detectable_multiple(-float(stdtrit(degrees, alpha / 2.0)), degrees) * self.standard_error / self.stored
@@ -130,9 +135,12 @@ def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
 def _detectable_multiple(quantile: float, degrees: int) -> float:
     """Return the multiple m of :meth:`AcceptanceChange.detectable`.
 
-    It is the m at which Z + m S1 > ``quantile`` S2 has the probability POWER: the mean of Phi(m S1 - quantile S2) over evenly spaced
-    quantiles of both spreads. An m that is enough is found by doubling, the least one by bisection.
+    It is the m at which Z + m S1 > ``quantile`` S2 has the probability POWER. Z is standard normal, and ``quantile`` is Student's t. S1 and
+    S2 are the standard errors of two runs over the true one: their squares are chi-square over ``degrees`` of freedom. The probability is
+    the mean of Phi(m S1 - quantile S2) over evenly spaced quantiles of S1 and S2. An m that is enough is found by doubling, the least one
+    by bisection.
     """
+    # The evenly spaced quantiles that stand for S1, in rows, and for S2, in columns.
     spreads = np.sqrt(chdtri(degrees, (np.arange(_QUANTILES) + 0.5) / _QUANTILES) / degrees)
 
     def power(multiple: float) -> float:

@@ -1,8 +1,10 @@
 """Adaptive bettors: bets that learn from earlier tokens how the unknown distribution of a drafter differs from the target's.
 
-The view on a token depends on the tokens before it and on whether their windows went on, never on the token itself or its own window: it is
-a predictable plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so that its mean payoff under a correct server is one at most.
-In a correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier windows show token by token how far q falls short of p.
+A view is the distribution m that a bettor expects in place of the target's p; a window is the tokens of one verify step. The view on a
+token depends on the tokens before it and on whether their windows went on, never on the token itself or its own window: it is a predictable
+plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so that its mean payoff under a correct server is one at most. A recovered
+token replaces a rejected draft token. In a correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier windows show token by
+token how far the draft's q falls short of p. Arrays are over N tokens, or M of them, and K top tokens with the remainder.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ class AdaptiveBettor:
             views[block] = m = _normalise(p[block] * np.exp((features[block] @ slopes).clip(-STEEPEST, STEEPEST)))
             # The gradient of log m by the slopes, for each outcome.
             centred = features[block] - (m[:, :, None] * features[block]).sum(axis=1, keepdims=True)
+            # The Fisher information of the block: the sum over its tokens of the features' covariance under m.
             weighted = (np.sqrt(m)[:, :, None] * centred).reshape(-1, len(slopes))
             information = information + weighted.T @ weighted
             emitted = np.take_along_axis(centred, distribution.outcome[block, None, None], axis=1)[:, 0]
@@ -117,11 +120,12 @@ def adaptive_panel(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple
     if observed.contexts is None or observed.previous is None:
         return ()
     slots, learned = observed.slots, adaptive_inputs(observed, observed.contexts, observed.previous)
+    at_draft = slots.draft_slot | ~slots.known
     adapted = tuple(
         bettor
         for adaptive in ADAPTIVE_BETTORS
         for bettor in _learned_bettors(
-            adaptive, observed.distribution, learned, slots.bonus_slot if adaptive.bonus else slots.draft_slot | ~slots.known, allowance
+            adaptive, observed.distribution, learned, slots.bonus_slot if adaptive.bonus else at_draft, allowance
         )
     )
     return (*adapted, *_guess_bettors(observed, learned, allowance))
@@ -138,16 +142,15 @@ def guess_draft(distribution: TokenDistribution, learned: AdaptiveInputs) -> Flo
 
 
 def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
-    """Yield the bettors on GUESSES, with the learned draft distribution.
+    """Yield the bettors on acceptance faults (GUESSES) with a learned draft.
 
-    They bet at known draft slots only. ``allowance`` is that of :func:`adaptive_panel`.
+    The draft's distribution q is learned from earlier tokens. They bet at known draft slots only.
+    ``allowance`` is that of :func:`adaptive_panel`.
     """
     at_drafts_only = observed.slots.draft_slot
-    part, p, q = (
-        _select_tokens(observed.distribution, at_drafts_only),
-        core_distribution(observed.distribution)[at_drafts_only],
-        guess_draft(observed.distribution, learned)[at_drafts_only],
-    )
+    part = _select_tokens(observed.distribution, at_drafts_only)
+    p = core_distribution(observed.distribution)[at_drafts_only]
+    q = guess_draft(observed.distribution, learned)[at_drafts_only]
     for alternative in GUESSES:
         paid = np.zeros(observed.tokens)
         paid[at_drafts_only] = _log_payoffs(part, at_drafts(alternative, p, q), allowance)
@@ -159,7 +162,8 @@ def _learned_bettors(
 ) -> Iterator[Bettor]:
     """Yield the bettors of ``adaptive``, one for each of its spreads.
 
-    They learn and bet at the tokens marked by ``here`` [N] only. ``allowance`` is that of :func:`adaptive_panel`.
+    They learn and bet at the tokens marked by ``here`` [N] only. A spread is how far a context's own distribution lies around the view that
+    is learned over all contexts. ``allowance`` is that of :func:`adaptive_panel`.
     """
     part, seen = _select_tokens(distribution, here), learned.seen[here]
     view = adaptive.learn_views(part, learned.features[here])
@@ -167,6 +171,7 @@ def _learned_bettors(
         paid = np.zeros(len(here))
         paid[here] = _log_payoffs(part, tilt_by_counts(view, seen, spread), allowance)
         name, fault = adaptive.name(spread), Fault.BONUS if adaptive.bonus else Fault.RULE
+        # All others are variations of the bettor without a spread, at draft slots.
         variation_of = (adaptive.plain_name,) if name != adaptive.plain_name else ()
         yield unit_bettor(name, fault, paid, guessed=True, variation_of=variation_of)
 
@@ -189,7 +194,7 @@ def _normalise(weight: Floats) -> Floats:
 def _select_tokens(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
     """Return the distribution at the tokens marked by ``here`` [N] only.
 
-    What its top-p cuts, and its inner nucleus, are left out.
+    What its top-p cuts, and its inner nucleus, are left out: adaptive bets do not use them.
     """
     values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
     arrays: dict[str, Any] = {name: value[here] for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -199,7 +204,8 @@ def _select_tokens(distribution: TokenDistribution, here: Bools) -> TokenDistrib
 def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
     """Return the log payoffs of view ``m``, lowered by the allowance.
 
-    They are [N], and 0 at tokens outside the core. The division by ``1 + allowance sd_p(e)`` is explained in :func:`adaptive_panel`.
+    They are [N], and 0 at tokens outside the core. Each payoff e is divided by ``1 + allowance sd_p(e)``, so that its mean is one at most
+    for every distribution within ``allowance`` of p (:func:`adaptive_panel`).
     """
     paid = betting.table(distribution, m)
     deviation = np.sqrt((core_distribution(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
@@ -251,17 +257,18 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
     ``contexts`` and ``previous`` [N] are those of :class:`Observed`. The rate of recovered tokens over all contexts is a ridge regression
     of "its window ended with it" on p, on the mean distribution so far, and on the mean distribution so far after the same previous token:
     a drafter is a worse model and prefers frequent tokens. Each feature is used twice, less its mean under p and as that mean, so that a
-    difference between positions does not count as one between tokens (Mundlak 1978). The rate at one context is shrunk towards the rate
-    over all of them.
+    difference between positions does not count as one between tokens (Mundlak 1978). The rate at one context, a prompt with the answer so
+    far, is shrunk towards the rate over all of them.
     """
     slots, distribution = observed.slots, observed.distribution
-    # Tokens that count as emitted at their context, and those of which it is known whether they ended their window.
+    # Tokens that count as emitted at their context, and those of which it is known whether they ended their window: the last window of an
+    # answer may be cut.
     counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
     flagged = counted & slots.known & ~slots.last
     tokens = _token_numbers(observed)
     regressors = _Features.of(distribution, tokens, previous)
     counts = _ContextCounts.of(observed, tokens, contexts)
-    # Of the ridge regression; its prior is PRIOR_RATE on the constant, the last regressor.
+    # The normal equations of the ridge regression; its prior is PRIOR_RATE on the constant, the last regressor.
     gram = RIDGE * np.eye(2 * FEATURES + 1)
     moment = PRIOR_RATE * gram[-1]
     rate, seen = np.empty(distribution.p.shape), np.empty(distribution.p.shape)
@@ -278,6 +285,7 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
         moment = moment + emitted.T @ slots.ended[block][flagged[block]]
         regressors.learn(block)
         counts.learn(block, counted[block], flagged[block])
+    # The last feature is the rate, less its mean under p and in units of about one standard deviation.
     centred[:, :, -1] = (rate - (regressors.p * rate).sum(axis=1, keepdims=True)) / RATE_SD
     return AdaptiveInputs(rate=rate, seen=np.where(distribution.core, seen, 0.0), features=centred)
 
@@ -285,7 +293,7 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
 def _token_numbers(observed: Observed) -> Ints:
     """Return every outcome's token id, renumbered from 0, [N, K+1].
 
-    The remainder counts as one token.
+    Equal ids have equal numbers in all rows. The remainder counts as one token.
     """
     ids = np.column_stack([observed.ids, np.full(observed.tokens, REMAINDER)])
     return np.asarray(np.unique(ids, return_inverse=True)[1], dtype=np.int64).reshape(ids.shape)
@@ -294,8 +302,8 @@ def _token_numbers(observed: Observed) -> Ints:
 def _number_pairs(groups: Ints, tokens: Ints) -> tuple[Ints, int]:
     """Return a number for each pair of group and token.
 
-    Numbers [N, K+1] are from 0, equal for equal pairs, for ``groups`` [N] and ``tokens`` [N, K+1]; the second value is the number of
-    different pairs.
+    It is the index under which sums over a pair are stored. Numbers [N, K+1] are from 0, equal for equal pairs, for ``groups`` [N] and
+    ``tokens`` [N, K+1]; the second value is the number of different pairs.
     """
     kinds = np.unique(groups, return_inverse=True)[1].reshape(-1, 1)
     pairs, cells = np.unique(kinds * (tokens.max() + 1) + tokens, return_inverse=True)
@@ -334,7 +342,7 @@ class _Mean:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Features:
-    """The regressors of the rate over all contexts."""
+    """The regressors of the rate of recovered tokens over all contexts."""
 
     p: Floats
     fixed: Floats
@@ -348,8 +356,8 @@ class _Features:
     def of(cls, distribution: TokenDistribution, tokens: Ints, previous: Ints) -> _Features:
         """Return the regressors at all tokens, with nothing learned yet.
 
-        ``tokens`` are those of :func:`_token_numbers`, ``previous`` [N] the token ids before each. Constants scale the features to about
-        unit size.
+        ``tokens`` are those of :func:`_token_numbers`, ``previous`` [N] the token ids before each. The fixed features are log p, its
+        square, a mark of the remainder and p, scaled by constants to about unit size.
         """
         p = core_distribution(distribution)
         surprise = np.log(np.maximum(p, LEAST_PROBABILITY))
@@ -364,9 +372,9 @@ class _Features:
     def at(self, here: slice) -> Floats:
         """Return the centred features, their means under p, and a constant.
 
-        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects. The mean over all tokens is shrunk towards equal
-        probabilities by the weight of one token. The mean after a previous token is shrunk towards that over all, by PRIOR_AT_PREVIOUS
-        tokens.
+        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects. Besides the fixed ones the features are logs of two mean
+        distributions of earlier tokens. That over all tokens is shrunk towards equal probabilities by the weight of one token. That after
+        the same previous token is shrunk towards that over all, by PRIOR_AT_PREVIOUS tokens.
         """
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
         distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0

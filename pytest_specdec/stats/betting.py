@@ -1,5 +1,8 @@
 """Betting: an anytime-valid test of emitted tokens against the requested distribution.
 
+Arrays [N, K+1] have, for each of N emitted tokens, the outcomes: K top tokens and, last, the remainder, all other tokens. The core has the
+outcomes whose probability p is known up to one factor. Violations are outcomes that the request's parameters cut off.
+
 Every bettor starts with 1 and multiplies its wealth by ``e(x) = m(x) / p(x)`` at every token, m being its view: a distribution fixed before
 x is seen. Under a correct server the wealth is a non-negative supermartingale, and so is any fixed mixture of wealths; by Ville's
 inequality it ever reaches ``1/alpha`` with probability alpha at most, at whichever token the test stops (Ville 1939; Waudby-Smith and
@@ -137,12 +140,11 @@ def bet(distribution: TokenDistribution, m: Floats) -> Floats:
 def table(distribution: TokenDistribution, m: Floats, noise: float | None = None) -> Floats:
     """Return the log payoffs of every outcome for view ``m``.
 
-    Both are [N, K+1]: for each of N emitted tokens, over K top tokens and the remainder. The view is the distribution that the bettor
-    expects in place of p. The core has the outcomes whose probabilities are known up to one factor. Inside it both distributions are
+    Both are [N, K+1]. The view is the distribution that the bettor expects in place of p. Inside the core both distributions are
     conditioned on it, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so that the mean is one whatever the core's true mass is.
-    If violations (outcomes that the request's parameters cut off) have a mass mu of ``m`` beyond their bound B, they pay ``mu/B`` and
-    everything else ``(1-mu)/(1-B)`` times the rest: this is the bet against the correct server that is hardest to beat, one that emits them
-    with probability B. If they are rarer, the bettor only loses (Huber 1965, the least favourable distribution).
+    If violations have a mass mu of ``m`` beyond their bound B, they pay ``mu/B`` and everything else ``(1-mu)/(1-B)`` times the rest: this
+    is the bet against the correct server that is hardest to beat, one that emits them with probability B. If they are rarer, the bettor
+    only loses (Huber 1965, the least favourable distribution).
 
     Independent noise of standard deviation s in the log-probabilities makes the average distribution ``p_i (1 + s^2 (sum p^2 - p_i))`` to
     second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``, s being ``noise`` or else the distribution's
@@ -162,10 +164,12 @@ def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, 
     core = _core(distribution)
     view = _condition(m, distribution.core)
     view = np.where(view.sum(axis=1, keepdims=True) > 0, RESERVE * core.p + (1.0 - RESERVE) * view, core.p)
+    # What noise in p adds to the mean payoff is taken off again, by a factor for each token.
     widening = 1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (view * core.flattening).sum(axis=1, keepdims=True))
     bets = _take(outcomes, core.bets)
     paid = np.log(np.where(bets, _take(outcomes, view), 1.0)) - _take(outcomes, core.log_p) - np.log(widening)
     if core.jump_rate is not None:
+        # At some positions a correct server has any other distribution: payoffs are lowered so that their mean stays one at most.
         jump_factors = jumps.least_favourable(np.where(core.bets, view / widening, 0.0), core.p, core.jump_rate)
         paid = np.minimum(paid + _take(outcomes, jump_factors), jumps.log_largest(distribution.jump_rate))
     inside = np.where(bets, paid, 0.0)
@@ -204,7 +208,10 @@ class _Core:
 
 @lru_cache(maxsize=1)  # the bettors of a panel bet on one distribution, one after the other
 def _core(distribution: TokenDistribution) -> _Core:
-    """Return the part of :func:`table`'s computation common to all views."""
+    """Return the values of :func:`table` common to all views.
+
+    They are p conditioned on the core, the outcomes with a bet, and the corrections of payoffs for noise, violations and jumps.
+    """
     p = _condition(distribution.p, distribution.core)
     bets = distribution.core & (p > 0)
     has_violation, rate = distribution.violation.any(axis=1), distribution.jump_rate
@@ -215,6 +222,7 @@ def _core(distribution: TokenDistribution) -> _Core:
         bets=bets,
         flattening=_flattening(p),
         bound=np.where(has_violation, _violation_bound(distribution), 1.0) if has_violation.any() else None,
+        # Of the tokens inside the core, the share of jumps if all of them fall into it.
         jump_rate=rate / (rate + (1.0 - rate) * np.maximum(mass, rate)) if rate > 0.0 else None,
     )
 
@@ -237,12 +245,14 @@ def _flattening(p: Floats) -> Floats:
 def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple[Floats, Floats]:
     """Return the log payoffs of violations and of other outcomes.
 
-    Both are [N, 1], by the formulas of :func:`table`: mu is the mass of violations in view ``m``, drawn towards the ``bound`` [N] by
-    RESERVE. They are 0 at tokens where mu is within the bound.
+    Both are [N, 1]: ``ln(mu/B)`` and ``ln((1-mu)/(1-B))``. B is the ``bound`` [N], the largest probability of a violation under a correct
+    server; mu is the mass of violations in view ``m``, RESERVE of it replaced by the bound. They are 0 at tokens where mu is within the
+    bound.
     """
     view_mass = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
     mu = RESERVE * bound + (1.0 - RESERVE) * view_mass
     bets = (mu > bound) & (bound < 1.0)
+    # At tokens without a bet the inner values avoid a division by 0 and its logarithm.
     rare = np.where(bets, np.log(np.where(bets, mu / np.where(bets, bound, 1.0), 1.0)), 0.0)
     elsewhere = np.where(bets, np.log1p(-np.where(bets, mu, 0.0)) - np.log1p(-np.where(bets, bound, 0.0)), 0.0)
     return rare[:, None], elsewhere[:, None]
@@ -281,10 +291,10 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
     """Return the log payoffs of a bet on evenly drawn tokens.
 
     They are [N], of ``e = 1 - l + l / (V p(x))``, l being ``share`` and V ``vocabulary``, the assumed number of tokens. The bet needs the
-    emitted token's own probability only and is valid for any number of top tokens: its mean is at most ``1 - l + l |vocabulary| / V``, so
-    that V must not be too small. An upper bound of p(x) may take its place; nothing is bet if truncation leaves no bound. The payoff is
-    lowered for noise as in :func:`table`; ``noise`` replaces the distribution's own. Jumps are allowed for as if the top tokens were drawn
-    evenly too.
+    emitted token's own probability only and is valid for any number of top tokens: its mean is at most ``1 - l + l |vocabulary| / V``,
+    |vocabulary| being the true number, so that V must not be too small. An upper bound of p(x) may take its place; nothing is bet if
+    truncation leaves no bound. The payoff is lowered for noise as in :func:`table`; ``noise`` replaces the distribution's own. Jumps are
+    allowed for as if the top tokens were drawn evenly too.
     """
     spread = distribution.noise if noise is None else noise
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)

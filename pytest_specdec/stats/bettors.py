@@ -1,7 +1,9 @@
 """The bettors: the faults that are bet on, the tokens of each bet, and the shares of the starting wealth.
 
-A view m is the distribution that a bettor expects under its fault, in place of the correct p. A bet at some slots only is a partial stake:
-its share of the wealth at a token is the probability that the token is at such a slot.
+A view m is the distribution that a bettor expects under its fault, in place of the correct p; q is the draft's. A slot is a token's place
+in its verify step: a draft slot verifies a draft token, the bonus slot follows a draft accepted in full. A bet at some slots only is a
+partial stake: its share of the wealth at a token is the probability that the token is at such a slot. Arrays are over N emitted tokens and
+K top tokens with the remainder, all other tokens.
 """
 
 from __future__ import annotations
@@ -52,19 +54,20 @@ def surrogate_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator
     """
     p = observed.distribution.p
     best = favourite(p)
+    # The overlap is the probability that a correct server accepts such a draft.
     stake = _draft_slot_chances(observed, slot_chances, overlap(p, best))
     yield from _guessed_catalogue(observed, SURROGATE, lambda alternative: at_drafts(alternative, p, best), stake)
-    # A draft drawn from p is accepted with probability p(x), which is sum p^2 in the mean.
+    # A draft x drawn from p, and certain of x, is accepted with probability p(x), which is sum p^2 in the mean.
     stake = _draft_slot_chances(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
     distinct, rows = np.unique(p, axis=0, return_inverse=True)  # a distribution that comes again is worked out once
     yield from _guessed_catalogue(observed, DRAWN, lambda alternative: _at_any_draft(alternative, distinct)[rows.reshape(-1)], stake)
 
 
 def _guessed_catalogue(observed: Observed, suffix: str, view: Callable[[Alternative], Floats], stake: Floats) -> Iterator[Bettor]:
-    """Yield a bettor for every fault at guessed draft slots.
+    """Yield a bettor for every fault of CATALOGUE, with guessed drafts.
 
-    ``view`` returns a fault's view m [N, K+1] for these drafts, and ``stake`` [N] is the probability of a draft slot. ``suffix``
-    ends the bettors' names.
+    ``view`` returns a fault's view m [N, K+1] for these drafts, and ``stake`` [N] is the probability of a draft slot. ``suffix`` says in
+    the bettors' names how the drafts are guessed.
     """
     for alternative in CATALOGUE:
         paid = betting.partial_stake(betting.bet(observed.distribution, view(alternative)), stake)
@@ -76,7 +79,8 @@ def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
 
     The draft is certain of one token, drawn from ``p`` [N, K+1]. A draft in the remainder changes nothing, since its token is unknown.
     """
-    split = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p  # the same, whichever top token is certain
+    # p over K+2 outcomes, as faults need it: the remainder is in two pieces. It is the same, whichever top token a draft is certain of.
+    split = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p
     mixed = np.zeros_like(split)
     for top_token, certain in enumerate(np.eye(p.shape[1] - 1, split.shape[1])):
         mixed += p[:, top_token : top_token + 1] * alternative.distribution(split, np.broadcast_to(certain, split.shape))
@@ -86,7 +90,8 @@ def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
 def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
     """Return the probabilities [N] of a draft slot for each token.
 
-    For unknown windows without a draft distribution they are guessed from ``beta`` [N], the probability of acceptance.
+    They follow from known windows, the tokens of each verify step, or from the draft's distribution. Without either they are guessed from
+    ``beta`` [N], the probability of acceptance: every token is then at a draft slot unless it is the bonus of its step.
     """
     guess = 1.0 - bonus_chance(beta, observed.k)
     return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
@@ -135,9 +140,10 @@ SOMETIMES = frozenset({"catalogue", "surrogate", "generic", "bonus", "learned"})
 def bettors(observed: Observed) -> tuple[Bettor, ...]:
     """Return all bettors on ``observed``, with their weights.
 
-    The draft's distribution, if known, decides the groups of bettors on all answers and their shares of the starting wealth. The sparse
-    bettors, on some answers only, are scaled to the share SPARSE of all weights. An empty group leaves its share to all others: only ratios
-    of weights count (:func:`betting.wealth_process`).
+    A weight is a bettor's share of the starting wealth. The draft's distribution, if known, decides the groups of bettors on all answers
+    and their shares; within a group they are equal. The sparse bettors, on some answers only, repeat those of the groups in SOMETIMES and
+    are scaled to the share SPARSE of all weights. An empty group leaves its share to all others: only ratios of weights count
+    (:func:`betting.wealth_process`).
     """
     shares = WITHOUT_DRAFT_DISTRIBUTION if observed.q is None else WITH_DRAFT_DISTRIBUTION
     generic, slot_chances = tuple(_generic_bettors(observed)), observed.slot_chances
@@ -199,6 +205,7 @@ def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
         return np.asarray((distribution * table).sum(axis=1))
     for alternative in GENERIC:
         if alternative.name == bettor.name:
+            # These faults do not depend on q: p stands in for it.
             m = alternative.distribution(observed.distribution.p, observed.distribution.p)
             return np.asarray((m * betting.table(observed.distribution, m)).sum(axis=1))
     return None
@@ -223,9 +230,9 @@ def accepts_raw_ratio(observed: Observed) -> Floats:
 def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield a bettor for each fault at draft slots.
 
-    Leaks are bet on by the emitted token's own ratio, other faults by a view that is refined in the remainder. The last bettor is for a
-    server that accepts by the ratio of raw distributions; it bets nothing if those are unknown. Yields nothing without a draft
-    distribution.
+    A leak emits a rejected draft token all the same: it is bet on by the emitted token's own q over p. Other faults are bet on by a view,
+    refined in the remainder: ``excess_stake`` is the part staked on single tokens there. The last bettor is for a server that accepts by
+    the ratio of raw distributions; it bets nothing if those are unknown. Yields nothing without a draft distribution.
     """
     if observed.q is None:
         return
@@ -251,10 +258,12 @@ def window_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield the bettor on one random number for a whole window.
 
     A server with this fault accepts all drafts of a verify step by one number. The remainder is split in pieces by the draft's preference,
-    and the whole excess that is accepted there is staked on, not half of it. Yields nothing without a draft distribution.
+    and the whole excess that is accepted there is staked on, not half of it as by ``excess_stake``. Yields nothing without a draft
+    distribution.
     """
     if observed.q is None:
         return
+    # The remainder is in 4 pieces then: one for a draft certain of a token there, and three of the rest.
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
     accept = reused_numbers.accepts_once(split, observed)
     stake = observed.slot_chances.draft * observed.drafted
@@ -276,6 +285,7 @@ def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
     They are on wrong or ignored sampling parameters, improbable tokens and tokens cut off by the parameters.
     """
     for alternative in GENERIC:
+        # These faults do not depend on q: p stands in for it.
         m = alternative.distribution(observed.distribution.p, observed.distribution.p)
         yield unit_bettor(alternative.name, alternative.fault, betting.bet(observed.distribution, m))
     yield unit_bettor(PARAMS_IGNORED, Fault.TEMPERATURE, betting.raw_payoffs(observed.distribution))
@@ -290,8 +300,9 @@ def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
 def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield bettors on emitted tokens depending on their token ids.
 
-    Random numbers used twice cause it. Each bets on late ids or on early ones, by ``theta`` (reused_numbers.id_order); those on one way of
-    using a number twice need the draft's distribution.
+    Random numbers used twice cause it in a server that draws tokens by inverse CDF, in the order of ids. The first bettors are on late ids
+    or on early ones, by ``theta``, the strength of the tilt (reused_numbers.id_order). The others, of REUSED, are each on one way of using
+    a number twice and need the draft's distribution.
     """
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
         direction = "late" if theta > 0 else "early"
@@ -318,7 +329,7 @@ def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
         return
     p = observed.distribution.p
     for alternative in BONUS:
-        if observed.q is None and alternative.draft:
+        if observed.q is None and alternative.draft:  # it depends on q
             continue
         q = p if observed.q is None else observed.q  # without q, only faults that ignore it are left
         chance = slot_chances.bonus * observed.drafted if alternative.draft else slot_chances.bonus
@@ -370,7 +381,10 @@ def _stake_on(stretch: Stretch, slot_chances: SlotChances) -> Floats:
 
 
 def _answer_bettors(observed: Observed) -> Iterator[Bettor]:
-    """Yield bettors on whole answers: on ends, repeated answers and penalties."""
+    """Yield bettors on whole answers: on ends, repeated answers and penalties.
+
+    ``mishandled`` has the views of servers that ignore penalties or apply them twice, by name.
+    """
     # A bettor without inputs does not bet, but keeps its share: more bettors after a run is continued would be another bet.
     nothing, distribution = np.zeros(observed.tokens), observed.distribution
     for factor in HAZARDS:

@@ -1,6 +1,8 @@
 """Boot spread: the variation of the log of a server's speed from one boot to the next, as a posterior.
 
-It needs the standard library alone: floors are computed by processes that load no numpy.
+A boot is one start of a server. The deviation, the standard deviation between boots, is unknown: a grid of possible deviations is weighted
+by a prior around a stated one, and by what was measured. It needs the standard library alone: floors are computed by processes that load no
+numpy.
 """
 
 from __future__ import annotations
@@ -78,6 +80,7 @@ class BootSpread:
         as often. Its variance is ``relative_variance`` times that of one boot. The limit is found by bisection, over all deviations by
         their posterior weights.
         """
+        # An error is normal for each possible deviation, so that its tail is the mean of normal tails, erfc(x / (sqrt(2) sd)) / 2.
         weights = self.weights()
         scales = [math.sqrt(2.0 * relative_variance) * sd for sd in deviations(self.stated_sd)]
         low, high = 0.0, 10.0 * scales[-1]
@@ -104,11 +107,12 @@ def _prior() -> tuple[float, ...]:
 
     All deviations up to LIKELY times the stated one are equally likely; on a grid in octaves, uniform mass is in proportion to the
     deviation. The lowest deviation stands for all below it. That at LIKELY stands half for deviations beyond it, at which the density is
-    UNLIKELY times as high and falls.
+    UNLIKELY times as high and falls with the square of the deviation.
     """
     lowest = -_OCTAVES_DOWN * _PER_OCTAVE
     below = [2.0 ** (step / _PER_OCTAVE) for step in range(lowest, 0)]
     beyond = [UNLIKELY * 2.0 ** (-step / _PER_OCTAVE) for step in range(1, _OCTAVES_UP * _PER_OCTAVE + 1)]
+    # The first term is the sum of the geometric series of all deviations below the grid.
     return (below[0] / (1.0 - 2.0 ** (-1.0 / _PER_OCTAVE)), *below[1:], (1.0 + UNLIKELY) / 2.0, *beyond)
 
 

@@ -72,11 +72,12 @@ class Bursts:
 def compare_streams(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | None:
     """Return the comparison of two arms' streams, by both tests.
 
-    ``variant`` and ``baseline`` are streams of the same prompts, each prompt sent several times to either arm. None if an arm gave no
-    prompt the same answer twice.
+    ``variant`` and ``baseline`` are streams of the same prompts, each prompt sent several times to either arm, a server. None if an arm
+    gave no prompt the same answer twice.
     """
     if not variant or not baseline:
         return None
+    # Chunks not further apart are one group: a fraction of the baseline's time per token, at least that between two reads of a client.
     short_s = max(_READ_S, _SHORT * float(np.median([_token_s(stream) for stream in baseline])))
     pairs, baseline_pairs = _repeated_answers(variant, short_s), _repeated_answers(baseline, short_s)
     if not pairs or not baseline_pairs:
@@ -110,7 +111,7 @@ class _RepeatedAnswer:
     def coincidences(self) -> float:
         """The number of common ends less the number expected by chance.
 
-        Ends of groups that are placed at random may fall between any two tokens.
+        Groups placed at random may end between any two tokens: with a and b ends among n places, a b / n coincide on average.
         """
         places = max(self.tokens - 1, len(self.first | self.second))
         return len(self.first & self.second) - len(self.first) * len(self.second) / places if places else 0.0
@@ -132,8 +133,8 @@ def _above_zero_p(values: Sequence[float]) -> float:
 def _repeated_answers(streams: Sequence[Stream], short_s: float) -> list[_RepeatedAnswer]:
     """Return two equal answers to each prompt, with their groups' ends.
 
-    They are streams of the prompt's most frequent text, the two with the most groups, since disturbances only join chunks. Chunks less than
-    ``short_s`` seconds apart are one group. Prompts without two equal answers are left out.
+    Chunks ``short_s`` seconds apart or less are one group. The answers are two with the prompt's most frequent text, those with the most
+    groups, since disturbances only join chunks. Prompts without two equal answers are left out.
     """
     by_prompt: dict[int, list[Stream]] = {}
     for stream in streams:

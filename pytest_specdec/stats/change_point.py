@@ -70,7 +70,8 @@ class _Splits:
     def contrasts(self, scores: Floats) -> Floats:
         """Return the contrast of ``scores`` at every split.
 
-        ``scores`` are [..., n], one series or several; contrasts are [..., splits], by the module's formula.
+        ``scores`` are [..., n], one series or several; contrasts are [..., splits]. A contrast is the difference of the means on both sides
+        of the split, in units of its standard error for scores of unit variance (module docstring).
         """
         sums = np.concatenate([np.zeros((*scores.shape[:-1], 1)), scores.cumsum(axis=-1)], axis=-1)
         left, right = self.split - self.start, self.end - self.split
@@ -84,8 +85,8 @@ def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoi
 
     ``values`` are in the order of time. If they are exchangeable any place is returned with probability ``alpha`` at most. A series with a
     change point is split there, and each part is tested at its share of ``alpha`` by length, so that the shares of all parts add up to
-    ``alpha``; after a split, whose place the data chose, the rate is measured (benchmarks/trend.py) and not proven. In the end each place
-    is estimated anew between its neighbours.
+    ``alpha``. After a split the rate of false alarms is measured (benchmarks/trend.py) and not proven, since the data chose its place. In
+    the end each place is estimated anew between its neighbours.
     """
     series = np.asarray(values, dtype=np.float64)
     places = sorted(_find_changes(series, 0, len(series), alpha / max(len(series), 1)))
@@ -100,8 +101,8 @@ def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoi
 def _find_changes(series: Floats, start: int, end: int, level_per_value: float) -> list[int]:
     """Return the indices of changes from ``start`` up to ``end``.
 
-    They are indices of ``series``, not in order. The part is tested at ``level_per_value`` times its length, and so are the two parts of a
-    split in turn. A part of fewer than LEAST values has none.
+    They are indices of ``series``, not in order. The part is tested at ``level_per_value`` times its length, a probability of a false
+    alarm, and so are the two parts of a split in turn. A part of fewer than LEAST values has none.
     """
     if end - start < LEAST:
         return []
@@ -115,8 +116,9 @@ def _find_changes(series: Floats, start: int, end: int, level_per_value: float) 
 def _find_significant_split(values: Floats, level: float) -> int | None:
     """Return the split with the largest contrast, if significant at ``level``.
 
-    It is the index of the first value after the change; None without a significant one. It is significant if fewer than five of ``5 / level
-    - 1`` random permutations reach its contrast; drawing stops at the fifth (Besag and Clifford, Biometrika 78, 1991).
+    It is the index of the first value after the change; None without a significant one. A contrast is the difference of the means on both
+    sides in units of its standard error. It is significant if fewer than five of ``5 / level - 1`` random permutations have one as large;
+    drawing stops at the fifth (Besag and Clifford, Biometrika 78, 1991).
     """
     scores = _scores(values)
     if not scores.any():
@@ -150,13 +152,14 @@ def _scores(values: Floats) -> Floats:
 def _seeded_splits(count: int) -> _Splits:
     """Return all splits of the seeded stretches of a series.
 
-    The series has ``count`` values. After k halvings there are 2^(k + 1) - 1 stretches of count / 2^k values, evenly shifted.
+    The series has ``count`` values. A stretch is a part of it that is searched for one change. After k halvings there are 2^(k + 1) - 1
+    stretches of count / 2^k values, evenly shifted. Each is split at every place with SHORTEST values or more on either side.
     """
     stretches, halvings = {(0, count)}, 1
     while count / 2**halvings >= 2 * SHORTEST:
-        length, last = count / 2**halvings, 2 * 2**halvings - 2
-        shift = (count - length) / last
-        stretches |= {(int(i * shift), ceil(i * shift + length)) for i in range(last + 1)}
+        length, shifts = count / 2**halvings, 2 * 2**halvings - 2
+        shift = (count - length) / shifts
+        stretches |= {(int(i * shift), ceil(i * shift + length)) for i in range(shifts + 1)}
         halvings += 1
     triples = np.array([(s, b, min(e, count)) for s, e in sorted(stretches) for b in range(s + SHORTEST, min(e, count) - SHORTEST + 1)])
     return _Splits(start=triples[:, 0], split=triples[:, 1], end=triples[:, 2])

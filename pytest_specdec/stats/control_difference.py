@@ -1,6 +1,7 @@
 """Control difference: what a bettor earns on the judged arm beyond what it earns on the control.
 
-A systematic error of the scores pays a bettor on either arm. It cancels in the difference, at twice the variance.
+An arm is one server. A bettor bets on a fault, token by token; a payoff is the factor by which a token multiplies its wealth, 1 without a
+bet. A systematic error of the scores pays a bettor on either arm. It cancels in the difference, at twice the variance.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def difference(arm: Earnings, control: Earnings) -> ControlDifference:
 def _squared_error(earned: Earnings, rate: float) -> float:
     """Return the squared standard error of an arm's earnings per bet.
 
-    ``rate`` is the earnings per bet. The error is infinite for a single answer.
+    ``rate`` is the earnings per bet of all answers together: the error is by how far single answers lie from it. It is infinite for a
+    single answer.
     """
     count = len(earned.bets)
     if count < 2:  # noqa: PLR2004 - a spread needs two
@@ -105,8 +107,8 @@ def _squared_error(earned: Earnings, rate: float) -> float:
 def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:
     """Return the bettor on the same fault among ``others``.
 
-    They are another arm's bettors, which may lack some of this arm's. It is the one of the same name, or else the nearest that ``bettor``
-    is a variation of; None without either.
+    They are another arm's bettors, which may lack some of this arm's. It is the one of the same name, or else the first of those that
+    ``bettor`` is a variation of, the nearest first; None without either.
     """
     by_name = {other.name: other for other in others}
     return next((by_name[name] for name in (bettor.name, *bettor.variation_of) if name in by_name), None)
@@ -115,7 +117,7 @@ def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:
 def least_score(control_peak: float) -> float:
     """Return the least score of a significant difference from the control.
 
-    A score is a difference in standard errors. More is needed if ``control_peak``, the control's highest log wealth, reaches DOUBT: its
-    scores are doubtful then.
+    A score is a difference in standard errors. More is needed if ``control_peak``, the control's highest log wealth against its own scores,
+    reaches DOUBT: a healthy control seldom gets there, so that the scores are doubtful.
     """
     return LEAST_SCORE_IN_DOUBT if control_peak >= DOUBT else LEAST_SCORE

@@ -46,8 +46,9 @@ class Decline:
 def decline(values: Sequence[float]) -> Decline:
     """Return the fall of ``values``, at least two, by the surer of two tests.
 
-    They are the trend and an end that lies below all earlier values, of such ends the surest. If the end is surer than the trend, the fall
-    is from all earlier values to it; else it is from the first third to the last.
+    One is of the trend, by the number of inversions: pairs of which the later value is smaller. The other is of an end, the last k values,
+    if all of them lie below all earlier values; of several such ends the surest counts. If the end is surer than the trend, the fall is
+    from all earlier values to it; else it is from the first third to the last.
     """
     n = len(values)
     p_trend = inversion_p_value(n, sum(later < earlier for at, earlier in enumerate(values) for later in values[at + 1 :]))
@@ -77,6 +78,7 @@ def _count_by_inversions(n: int) -> tuple[int, ...]:
     """
     counts = [1]
     for size in range(2, n + 1):
+        # A new count is the sum of ``size`` neighbouring old ones, here as a difference of sums from the start.
         sums = [0, *accumulate([*counts, *[0] * (size - 1)])]
         counts = [sums[at + 1] - sums[max(0, at + 1 - size)] for at in range(len(sums) - 1)]
     return tuple(counts)

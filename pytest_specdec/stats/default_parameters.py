@@ -96,8 +96,9 @@ def compare(old: RawDistribution, new: RawDistribution) -> DefaultsComparison:
 def log_evidence(old: Floats, new: Floats) -> float:
     """Return the natural log of the evidence against equal parameters.
 
-    ``old`` and ``new`` are the log-likelihoods [G] of each server's tokens under each element of GRID. Under equal parameters the evidence
-    is e^x or more with probability e^-x at most (module docstring).
+    ``old`` and ``new`` are the log-likelihoods [G] of each server's tokens under each element of GRID. The evidence is the weighted mean
+    likelihood of either over the grid, multiplied, over the largest likelihood of both under one element. Under equal parameters it is e^x
+    or more with probability e^-x at most (module docstring).
     """
     weights = _weights()
     return float(logsumexp(old, b=weights) + logsumexp(new, b=weights) - (old + new).max())
@@ -109,7 +110,7 @@ def log_likelihoods(raw: RawDistribution) -> Floats:
     It is [G, N], for the G elements of GRID and the N emitted tokens of ``raw``. A share _LEAK of tokens may be outside of what the
     parameters leave.
     """
-    n, untouched = len(raw.chosen), raw_probabilities(raw)
+    n, untouched = len(raw.chosen), raw_probabilities(raw)  # untouched by any parameter: the leak is drawn from it
     rows = np.arange(n)
     values = []
     for parameters in GRID:

@@ -1,6 +1,7 @@
 """Draft distributions: q on the baseline's top tokens and remainder, and the draft of prompt lookup.
 
-Any normalised array makes a valid alternative, so an approximation of q costs power and never validity.
+Any normalised array makes a valid alternative, so an approximation of q costs power and never validity. Arrays [N, K+1] have, for each of N
+emitted tokens, the K top tokens of the baseline and, last, the remainder, all other tokens; p is the baseline's distribution.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
     proportion to ``p`` over the baseline's remainder and those of its top tokens that the draft does not list. Mass that is still missing
     goes to the baseline's remainder, and the result is normalised.
     """
-    same = _match_ids(ids, draft_ids)
+    same = _match_ids(ids, draft_ids)  # [N, K, J]
     in_both = same.any(axis=2)
     listed = np.where(in_both, (same * draft[:, None, :-1]).sum(axis=2), 0.0)
     unlisted = np.concatenate([np.where(in_both, 0.0, p[:, :-1]), p[:, -1:]], axis=1)
@@ -100,9 +101,9 @@ class SplitRemainder:
     def of(cls, p: Floats, q: Floats) -> SplitRemainder:
         """Return p and q, given on outcomes [N, K+1], with the remainder split in two.
 
-        If ``q`` is certain of the remainder, the draft is one of its tokens, and less probable than the last top token. Its probability is
-        unknown: half that of the last top token is assumed, or half the remainder's if that is less. At other positions the first piece is
-        empty.
+        If ``q`` is certain of the remainder, the draft is one of its tokens, and under ``p`` less probable than the last top token. Its
+        probability is unknown: half that of the last top token is assumed, or half the remainder's if that is less. At other positions the
+        first piece is empty.
         """
         certain = q[:, -1] == 1.0
         last = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
@@ -116,7 +117,7 @@ class SplitRemainder:
         """Return the same with the remainder's second piece in three.
 
         The distributions are [N, K+4] then. The pieces have the tokens that the draft prefers more than the target, less than the target,
-        and hardly at all. The masses are about those of a draft whose log-probabilities are off by one nat.
+        and hardly at all. Their shares of either mass, SPREAD, are about those of a draft whose log-probabilities are off by one nat.
         """
         p, q = (distribution[:, -1:] * np.array([weights]) for distribution, weights in zip((self.p, self.q), SPREAD, strict=True))
         return SplitRemainder(p=np.column_stack([self.p[:, :-1], p]), q=np.column_stack([self.q[:, :-1], q]))
@@ -152,9 +153,9 @@ def overlap(p: Floats, q: Floats) -> Floats:
 def bonus_chance(beta: Floats, k: int) -> Floats:
     """Return the chance [N] of a token in an unknown window to be its bonus.
 
-    A verify step of ``k`` draft tokens gets to slot j with probability ``beta^j``, so that the bonus has the share ``beta^k / sum_{j=0..k}
-    beta^j`` of all tokens. ``beta`` [N] is the overlap at the token itself; a mean over the run would depend on later tokens, which no bet
-    may.
+    The bonus is the target's token after a draft accepted in full. A verify step of ``k`` draft tokens gets to slot j with probability
+    ``beta^j``, so that the bonus has the share ``beta^k / sum_{j=0..k} beta^j`` of all tokens. ``beta`` [N] is the overlap at the token
+    itself; a mean over the run would depend on later tokens, which no bet may.
     """
     powers = beta[:, None] ** np.arange(k + 1)[None, :]
     return np.asarray(powers[:, -1] / powers.sum(axis=1))
@@ -187,6 +188,7 @@ class Lookup:
         """Return at most ``k`` draft tokens; none without a match."""
         end = len(self._tokens)
         for size in self._sizes:
+            # A suffix that did not occur before ends at ``end`` only: nothing comes after it.
             after = self._first.get(tuple(self._tokens[end - size :]), end) if size <= end else end
             if after < end:
                 return tuple(self._tokens[after : after + k])

@@ -66,9 +66,9 @@ def _write_copy(
 ) -> None:
     """Write the distribution of one answer, possibly a copy, into ``m``.
 
-    ``m`` and ``ids`` are those of :func:`copy_distribution`. ``tokens`` are the answer's, ``start`` is the row of the first one, and
-    ``earlier`` has the earlier answers to its prompt, at least one. Rows are left as they are from the token on before which every earlier
-    answer has ended or differed.
+    ``m`` [N, K+1] has a row for each token, p so far, ``ids`` [N, K] the top tokens. ``tokens`` are the answer's, ``start`` is the row of
+    the first one, and ``earlier`` has the earlier answers to its prompt, at least one. A row becomes the mixture of p and of the next
+    tokens of the earlier answers that agree so far. Once none agrees, rows are left as they are.
     """
     # Given the tokens so far: the probability of a copy of each earlier answer that agrees with them, and of an independent answer.
     copied, independent, agreeing = PRIOR / len(earlier), 1.0 - PRIOR, list(earlier)
@@ -109,6 +109,7 @@ def repeats(distribution: TokenDistribution, answers: Sequence[tuple[int, ...]],
     on each other.
     """
     pairs, equal, expected, start = 0, 0, 0.0, 0
+    # By prompt: the heads of its earlier answers, with the log-probability that an independent answer begins with the same tokens.
     earlier: dict[object, list[tuple[tuple[int, ...], float]]] = {}
     with np.errstate(divide="ignore"):
         log_p = np.log(distribution.chosen)

@@ -43,6 +43,7 @@ def log_evidence(rounds: Sequence[EventCount]) -> float:
     paths = np.zeros(len(_BETS))
     for count in rounds:
         if count.tokens and count.peer_tokens:
+            # The arm's share of the events: w by the null hypothesis, at most, and q by each bettor.
             w = count.tokens / (count.tokens + count.peer_tokens)
             q = w + np.array(_BETS) * (1.0 - w)
             paths += count.events * np.log(q / w) + count.peer_events * np.log((1.0 - q) / (1.0 - w))
@@ -52,8 +53,8 @@ def log_evidence(rounds: Sequence[EventCount]) -> float:
 def alarm_at(tokens: int, peer_events: int, peer_tokens: int, alpha: float) -> int | None:
     """Return the least number of events for an alarm at ``alpha``.
 
-    They are events of the arm, which has ``tokens``, in one round. None if an event at each of its tokens would not be
-    enough, or if the peers have no tokens.
+    They are events of the arm, which has ``tokens``, in one round; the peers have ``peer_events`` at ``peer_tokens``. None if an event at
+    each of the arm's tokens would not be enough, or if the peers have no tokens.
     """
     for events in range(1, tokens + 1 if peer_tokens else 0):
         count = EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)

@@ -144,7 +144,7 @@ def inverted_ratio(p: Floats, q: Floats) -> Floats:
 
 
 def typical(p: Floats, _: Floats) -> Floats:
-    """Return 1 for outcomes accepted by typical acceptance, else 0.
+    """Return 1 for outcomes accepted by typical acceptance, else 0, [N, K+1].
 
     The rule is Medusa's (arXiv 2401.10774), with vLLM's defaults: it accepts x if ``p(x) > min(.09, .3 exp(-H(p)))``. For the entropy H the
     remainder is taken to be spread over tokens that are each half as probable as the last top token.
@@ -232,7 +232,7 @@ def temperature_tilt(power: float) -> Shape:
     def distribution(p: Floats, _q: Floats) -> Floats:
         top_tokens = p[:, :-1]
         last = _least_probable(top_tokens) / 2.0
-        # A remainder of slack alone has no tokens that a temperature could raise.
+        # A remainder no larger than rounding, SLACK, has no tokens that a temperature could raise.
         rest = np.where(p[:, -1] > 2.0 * SLACK, p[:, -1] * last ** (power - 1.0), p[:, -1])
         weight = np.concatenate([top_tokens**power, rest[:, None]], axis=1)
         return np.asarray(weight / weight.sum(axis=1, keepdims=True))
@@ -253,8 +253,9 @@ def tilt_name(power: float) -> str:
 def beyond_nucleus(factor: float) -> Shape:
     """Return the fault of a wrong mass outside the 0.9 nucleus.
 
-    It is a function of p and q, [N, K+1], that returns p with that mass multiplied by ``factor``, normalised. A factor below 1 stands for a
-    truncation too many, one above 1 for one too few.
+    The nucleus is the fewest tokens, from the most probable one down, with 0.9 of the mass. The result is a function of p and q, [N, K+1],
+    that returns p with the mass outside multiplied by ``factor``, normalised. A factor below 1 stands for a truncation too many, one above
+    1 for one too few.
     """
 
     def distribution(p: Floats, _q: Floats) -> Floats:

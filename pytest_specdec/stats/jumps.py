@@ -46,16 +46,17 @@ def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
     outcomes, found by Dinkelbach's iteration (1967): the next set has the outcomes that pay more than the value of the last one, until no
     value grows.
     """
-    usual = (1.0 - rate)[:, None] * p
-    most = _row_sums(m) / np.maximum(rate + _row_sums(usual), TINY)
-    rows = np.arange(len(m))
+    without_jump = (1.0 - rate)[:, None] * p
+    # The value of the first set, which has all outcomes.
+    most = _row_sums(m) / np.maximum(rate + _row_sums(without_jump), TINY)
+    rows = np.arange(len(m))  # tokens whose value may still grow
     for _ in range(m.shape[1]):
-        dearer = m > most[rows, None] * usual
-        value = np.einsum("ij,ij->i", m, dearer) / (rate + np.einsum("ij,ij->i", usual, dearer))
+        pays_more = m > most[rows, None] * without_jump
+        value = np.einsum("ij,ij->i", m, pays_more) / (rate + np.einsum("ij,ij->i", without_jump, pays_more))
         grows = value > most[rows] * (1.0 + 1e-12)
         if not grows.any():
             break
-        rows, m, usual, rate = rows[grows], m[grows], usual[grows], rate[grows]
+        rows, m, without_jump, rate = rows[grows], m[grows], without_jump[grows], rate[grows]
         most[rows] = value[grows]
     return np.asarray(most)
 

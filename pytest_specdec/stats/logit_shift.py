@@ -63,8 +63,8 @@ def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: b
 
     ``by_prompt`` has, for each prompt, pairs of one server's log-probability of a token and the other server's position with that token.
     With ``largest`` the result is a noise: the larger of each prompt's two estimates counts then, not the smaller. In the upper limit the
-    larger one always counts. None for fewer than 12 prompts with usable positions: the smallest of 11 values lies above the median with a
-    probability of more than :data:`ERROR`.
+    larger one always counts. A position is usable if its token is not all but certain. None for fewer than 12 prompts with usable
+    positions: the smallest of 11 values lies above the median with a probability of more than :data:`ERROR`.
     """
     squared = [values for pairs in by_prompt if (values := _squares(pairs))]
     variances = np.sort([_variance(values, largest=largest) for values in squared])
@@ -94,6 +94,7 @@ def count_beyond(by_prompt: Iterable[Sequence[tuple[float, Position]]], nats: fl
 
 
 def _squares(pairs: Sequence[tuple[float, Position]]) -> list[float]:
+    """Return an estimate of a logit's squared difference at each usable position."""
     return squares((logprob - position.logprob, position) for logprob, position in pairs)
 
 

@@ -1,6 +1,9 @@
 """Logprob noise: the difference between two computations of one distribution by the same engine.
 
-Numerical faults have no direction: emitted tokens hardly show them, reported log-probabilities show them in 50 to 400 tokens.
+Numerical faults have no direction: emitted tokens hardly show them, reported log-probabilities show them in 50 to 400 tokens. The noise is
+the standard deviation of one logit, nats. A token's weight, ``1 - 2 p_x + sum p^2``, is the variance that logit noise of variance 1 gives
+its log-probability: near 0 for a token of probability near 1, which shows no noise and is not usable. A scoring bias is no noise but a
+tilt: scores of another temperature.
 """
 
 from __future__ import annotations
@@ -63,7 +66,10 @@ class Calibration:
 
     @property
     def is_biased(self) -> bool:
-        """True if scores are biased by more than noise explains."""
+        """True if scores are biased by more than noise explains.
+
+        Noise alone explains a bias of a third of its square. What exceeds that must be three standard errors, and of a size that matters.
+        """
         return abs(self.scoring_bias) > (self.noise or 0.0) ** 2 * _SCORING_BIAS_OF_NOISE + max(
             _LEAST_SCORING_BIAS, _STANDARD_ERRORS * self.scoring_bias_error
         )
@@ -72,7 +78,8 @@ class Calibration:
     def valid(self) -> bool:
         """True if the noise is small enough to judge single tokens.
 
-        The scale decides, less three standard errors, since a tail does not move it. True also if nothing is known.
+        The scale, the noise by a median, decides, less three standard errors, since a tail does not move it. An infinite noise is never
+        valid. True also if nothing is known.
         """
         if self.noise is None:
             return True
@@ -86,7 +93,7 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
     Each pair has the log-probability that a server reported in decoding, and the position of the same token under teacher forcing. With
     independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so s_hat =
     sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens of weight above 0.05. Only the top tokens of sum p^2 are known, so that s_hat is
-    rather too large. Both log-probabilities must be raw.
+    rather too large. Both log-probabilities must be raw, before any sampling parameter.
 
     A scorer that raises the distribution to a wrong power (a cache of another precision, a template, a temperature applied twice) makes
     delta proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured on ``unprocessed`` draws only, from the
@@ -104,7 +111,7 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
         scoring_bias=line.slope,
         scoring_bias_error=line.error,
     )
-    # A bias is part of every difference: of biased scores the noise is that of the residuals.
+    # A bias is part of every difference: of biased scores the noise is that of the differences less the fitted line.
     biased = replace(measured, noise=line.noise)
     return biased if biased.is_biased else measured
 

@@ -126,7 +126,8 @@ def wealth(choices: GreedyTokens, noise: FlipNoise, most: float = MOST_OF_A_PROM
     """Return the wealth of all bettors' mixture, prompt by prompt.
 
     ``choices`` are tokens emitted at temperature 0, each after another prefix; ``noise`` gives the null hypothesis, ``most`` caps the
-    payoff of a prompt. Nothing is bet at tokens with so many near-ties that the null leaves the best candidate next to nothing.
+    payoff of a prompt. The null is the largest probability of each candidate below the best one; nothing is bet at tokens with so many
+    near-ties that it leaves the best candidate next to nothing.
     """
     null = noise.chances(choices.gaps)
     playing = null.sum(axis=1) < _MOST_NULL
@@ -162,6 +163,7 @@ def _raise_to_null(null: Floats, flips: Floats) -> Floats:
     scaled down if it would leave the best candidate less than 0.02.
     """
     above_null = np.maximum(flips - null, 0.0)
+    # The mass above the null, and the most that leaves the best candidate its share.
     excess = above_null.sum(axis=1, keepdims=True)
     room = np.maximum(_MOST - null.sum(axis=1, keepdims=True), 0.0)
     return np.asarray(null + above_null * np.minimum(1.0, room / np.maximum(excess, 1e-300)))
@@ -173,6 +175,7 @@ def _log_payoffs(null: Floats, flips: Floats, chosen: Ints) -> Floats:
     They are [N]. ``flips`` [N, K] is the bettor's distribution Q, ``null`` [N, K] is P0. An unlisted token pays as the best one does, which
     keeps the mean payoff at most 1.
     """
+    # The best candidate has the rest of either distribution.
     best = np.log1p(-flips.sum(axis=1).clip(max=_MOST)) - np.log1p(-null.sum(axis=1).clip(max=_MOST))
     rows = np.arange(len(chosen))
     flip_chance, null_chance = flips[rows, np.maximum(chosen, 0)], null[rows, np.maximum(chosen, 0)]

@@ -100,9 +100,9 @@ def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
     """Return the noise of one kernel, from reported and scored log-probabilities.
 
     Each pair has the log-probability that the kernel reported for a token, and the position as another computation scored it. The scale is
-    ``sqrt(median(z) / 0.455)`` of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, as in logprob_noise, over tokens of weight above 0.05: up to
-    half of the tokens may be wrong by any amount and change it by a bounded factor only. An infinite difference counts as a jump; one that
-    is not a number is left out.
+    ``sqrt(median(z) / 0.455)`` of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, as in logprob_noise, over tokens of weight, the divisor, above
+    0.05: up to half of the tokens may be wrong by any amount and change it by a bounded factor only. An infinite difference counts as a
+    jump; one that is not a number is left out.
     """
     deltas = [(reported - position.logprob, position) for reported, position in pairs]
     numbers = [(delta, position) for delta, position in deltas if delta == delta]  # noqa: PLR0124 - not a number
@@ -120,8 +120,8 @@ def _weighted_squares(deltas: Iterable[tuple[float, Position]]) -> Floats:
 def answer_scales(answers: Iterable[Sequence[tuple[float, Position]]]) -> Floats:
     """Return the robust scale of each answer's noise, nats, [N].
 
-    ``answers`` have pairs of reported log-probability and scored position. Answers with fewer than 16 tokens of weight above 0.05 are left
-    out; the weights depend on the scores alone.
+    ``answers`` have pairs of reported log-probability and scored position. Answers with fewer than 16 tokens that can show noise, by a
+    weight above 0.05, are left out. A token near probability 1 has less weight; weights depend on the scores alone.
     """
     weighted = [_weighted_squares((reported - position.logprob, position) for reported, position in answer) for answer in answers]
     return np.array([math.sqrt(float(np.median(values)) / MEDIAN_SQUARE) for values in weighted if len(values) >= _ENOUGH_OF_AN_ANSWER])
@@ -154,6 +154,7 @@ def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | Non
         return None
     numerator, denominator = _centre(kernel, error), _centre(other, error)
     log_ratio = numerator.middle - denominator.middle
+    # The ratio is lowest for the lowest numerator and the highest denominator, and highest for the opposite.
     down = math.hypot(numerator.middle - numerator.low, denominator.high - denominator.middle)
     up = math.hypot(numerator.high - numerator.middle, denominator.middle - denominator.low)
     return NoiseRatio(ratio=math.exp(log_ratio), low=math.exp(log_ratio - down), high=math.exp(log_ratio + up), answers=len(kernel))
@@ -217,6 +218,7 @@ def _centre(scales: Floats, error: float) -> _Centre:
     logs = np.log(np.maximum(scales, ROUNDING))
     first, second = np.triu_indices(len(logs))
     averages = np.sort((logs[first] + logs[second]) / 2.0)
+    # Either limit is the average with this many others beyond it: as rare as ``error`` by Wilcoxon's signed ranks.
     rank = _signed_rank(len(logs), error)
     return _Centre(low=float(averages[rank]), middle=float(np.median(averages)), high=float(averages[-1 - rank]))
 
@@ -228,7 +230,7 @@ def _signed_rank(values: int, error: float) -> int:
     It is Wilcoxon's sum of signed ranks, -1 if there is none: under the null hypothesis each rank from 1 to ``values`` counts or not with
     probability one half.
     """
-    chances = np.ones(1)
+    chances = np.ones(1)  # of each sum of the ranks so far
     for rank in range(1, values + 1):
         chances = np.concatenate((chances, np.zeros(rank))) / 2.0 + np.concatenate((np.zeros(rank), chances)) / 2.0
     return int(np.searchsorted(np.cumsum(chances), error, side="right")) - 1

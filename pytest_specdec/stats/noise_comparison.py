@@ -2,6 +2,8 @@
 
 Kernels of one token and of k + 1 tokens are different kernels, so that a verify kernel may be noisier than decode by a bounded factor.
 Quantiles and counts are compared, never sums of squares: if an expert of a mixture flips now and then, a few tokens make up the whole sum.
+An arm is one server. Noise is the standard deviation of one logit, nats, and a square is one token's estimate of its variance. A jump is a
+token whose two log-probabilities differ by more than a limit. The floor is the noise tolerated whatever the baseline shows.
 """
 
 from __future__ import annotations
@@ -189,8 +191,10 @@ def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
 def _quantile_p_value(z: Floats, z0: Floats, floor: float, factor: float, fraction: float) -> float:
     """Return the p-value at the quantile beyond which ``fraction`` of the squares lie.
 
-    It is the larger of two, against the ``floor`` and against ``factor`` times the baseline's noise.
+    It is the larger of two, against the ``floor`` and against ``factor`` times the baseline's noise: the arm, with squares ``z``, must
+    exceed both. ``z0`` are the baseline's squares.
     """
+    # Of normal noise of the floor's size, ``fraction`` of the squares lie beyond this quantile.
     beyond = int((z > _normal_quantile(fraction) * floor**2).sum())
     arm_count, baseline_count = _count_largest(z / factor**2, z0, fraction)
     return max(
@@ -218,6 +222,7 @@ def detectable_noise(tokens: int, baseline: Sequence[float], floor: float, alpha
     """
     z0 = np.asarray(baseline, dtype=np.float64)
     granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
+    # The expected squares of the arm for noise of 1 nat, at evenly spaced quantiles.
     shape = np.quantile(z0, places) / granted**2 if granted >= _VISIBLE else np.asarray(ndtri(0.5 + places / 2.0)) ** 2
     tolerated = max(floor, tolerated_factor(granted) * granted)
     low, high = log(tolerated), log(100.0 * tolerated)
@@ -231,9 +236,9 @@ def detectable_noise(tokens: int, baseline: Sequence[float], floor: float, alpha
 def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
     """Return True if both tests reject in spite of chance.
 
-    ``z`` and ``z0`` are expected squares of arm and baseline, ``floor`` is that of :func:`compare`; only the larger of the two fractions
-    counts. The arm's counts are reduced, and the baseline's raised, by a loss that chance exceeds with probability 0.01. The p-value must
-    be ``alpha`` at most.
+    They are those of :func:`compare`, against the ``floor`` and against the baseline's noise, at the larger of its two fractions. ``z`` and
+    ``z0`` are expected squares of arm and baseline. The arm's counts are reduced, and the baseline's raised, by a loss that chance exceeds
+    with probability 0.01. The p-value, corrected for two fractions, must be ``alpha`` at most.
     """
     tokens = len(z)
     beyond = int((z > _normal_quantile(_BULK) * floor**2).sum())
@@ -252,6 +257,6 @@ def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
 def _chance_loss(count: int, tokens: int, wider: float) -> int:
     """Return a count's loss by chance, exceeded in 1 %.
 
-    ``count`` is expected of ``tokens``. Its variance is ``wider`` times the binomial one.
+    ``count`` hits are expected of ``tokens``. Their variance is ``wider`` times the binomial one, and the loss that of a normal variable.
     """
     return int(DETECTED * sqrt(count * (1.0 - count / tokens) * wider)) + 1

@@ -1,4 +1,8 @@
-"""Paces: the speed of streamed answers in several arms, compared request by request and pass by pass."""
+"""Paces: the speed of streamed answers in several arms, compared request by request and pass by pass.
+
+An arm is one boot, or start, of a server: of the baseline or of the speculative variant. A pass is one round over all requests; a
+transcript has one arm's answers in all passes.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +64,9 @@ class ArmTimings:
 def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> ArmTimings | None:
     """Return the speed figures of an arm against the baseline's boots.
 
-    Only requests that every arm answered count, pass by pass. If one answer of any arm came in one burst, its decode time is unknown, and
-    whole requests are compared in all arms, as with ``whole``. None if no request has a usable timing in every arm.
+    Only requests that every arm answered count, pass by pass. If one answer of any arm came in one burst, most tokens at once, its decode
+    time is unknown, and whole requests are compared in all arms, as with ``whole``: by tokens per second, the first token's wait included.
+    None if no request has a usable timing in every arm.
     """
     answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
     bursts = sum(map(in_one_burst, answers))

@@ -84,9 +84,10 @@ def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequen
 
     ``prompt`` and ``emitted`` are token ids; the amounts are for each of the T emitted tokens, on the top tokens ``ids`` [T, K] there, -1
     for none, and outside them. Presence and frequency subtract ``presence [c > 0] + frequency c`` from a token that occurs ``c`` times in
-    ``window`` before it (https://platform.openai.com/docs/api-reference/parameter-details). Tokens under a repetition penalty (arXiv
-    1909.05858) are marked unsure, since the amount is unknown.
+    ``window``, the tokens before it that the server counts (https://platform.openai.com/docs/api-reference/parameter-details). Tokens under
+    a repetition penalty (arXiv 1909.05858) are marked unsure, since the amount is unknown.
     """
+    # Only these ids may be changed: counts and amounts have a column for each, [T, M].
     touched = sorted({*prompt, *emitted, *penalties.bias})
     column = {token: index for index, token in enumerate(touched)}
     text, prompt_tokens = [column[token] for token in (*prompt, *emitted)], len(prompt)
@@ -99,21 +100,21 @@ def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequen
     return _adjust_top_tokens(ids, np.array(emitted), np.array(touched), added, scaled)
 
 
-def _count_before(text: Sequence[int], given: int, tokens: int, last: int | None, *, prompt: bool) -> Floats:
+def _count_before(text: Sequence[int], prompt_tokens: int, columns: int, last: int | None, *, prompt: bool) -> Floats:
     """Return how often each token occurred before each emitted one.
 
-    It is [T, M]: T emitted tokens by M = ``tokens`` numbers that stand for token ids. ``text`` has these numbers, of which the first
-    ``given`` are the prompt's and count only with ``prompt``. ``last`` limits the count to the last so many tokens before each; None sets
-    no limit.
+    It is [T, M]: T emitted tokens by M = ``columns``, one for each token id that may be changed. ``text`` has the tokens of prompt and
+    answer as columns; the first ``prompt_tokens`` are the prompt's and count only with ``prompt``. ``last`` limits the count to the last so
+    many tokens before each; None sets no limit.
     """
-    begin = 0 if prompt else given
-    counts, now = np.zeros((len(text) - given, tokens)), np.zeros(tokens)
+    begin = 0 if prompt else prompt_tokens
+    counts, running = np.zeros((len(text) - prompt_tokens, columns)), np.zeros(columns)
     for at in range(begin, len(text)):
-        if at >= given:
-            counts[at - given] = now
-        now[text[at]] += 1
+        if at >= prompt_tokens:
+            counts[at - prompt_tokens] = running
+        running[text[at]] += 1
         if last is not None and at - last >= begin:
-            now[text[at - last]] -= 1
+            running[text[at - last]] -= 1
     return counts
 
 
@@ -124,11 +125,12 @@ def _adjust_top_tokens(ids: Ints, emitted: Ints, touched: Ints, added: Floats, s
     order, the emitted ones among them. ``added`` [T, M] are the amounts added to them, and ``scaled`` [T, M] marks those under a repetition
     penalty, by an unknown amount and perhaps upwards.
     """
+    # Of each top token: its column in ``touched``, and whether it is there at all.
     column = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
     touches = touched[column] == ids
     rows = np.arange(len(ids))[:, None]
     emitted_column = np.searchsorted(touched, emitted)
-    in_top = np.zeros(added.shape, dtype=np.bool_)
+    in_top = np.zeros(added.shape, dtype=np.bool_)  # by column
     in_top[np.broadcast_to(rows, ids.shape)[touches], column[touches]] = True
     outside = ~in_top & ((added != 0.0) | scaled)
     return Adjustment(

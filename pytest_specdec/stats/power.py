@@ -95,8 +95,8 @@ def growth(log_ratios: Floats, truth: Floats, cap: float, last: Bools | None = N
 
     ``log_ratios`` are what the test adds to its log evidence for each outcome, capped at ``cap``; ``truth`` is the distribution of outcomes
     under the fault. Both are [N, K+1], for N tokens over K top tokens and the remainder. ``last`` [N] marks the last token of each answer:
-    the variance between the answers' drifts is then added, since other answers have other prefixes. Without it the run's own prefixes
-    are taken.
+    the variance between the answers' drifts, their mean evidence, is then added, since other answers have other prefixes. Without it the
+    growth is that of the run's own prefixes.
     """
     capped = np.minimum(log_ratios, cap)
     mean = np.einsum("ij,ij->i", truth, capped)
@@ -116,7 +116,8 @@ def growth(log_ratios: Floats, truth: Floats, cap: float, last: Bools | None = N
 def _variance_between(drifts: Floats, last: Bools) -> float:
     """Return the variance of the whole drift by the spread over answers.
 
-    ``drifts`` [N] are those of the tokens. A single answer shows no spread.
+    A drift is a mean of evidence; ``drifts`` [N] are those of the tokens, ``last`` [N] marks the last token of each answer. A single answer
+    shows no spread: the result is 0.
     """
     starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
     by_answer = np.add.reduceat(drifts, starts)
@@ -126,17 +127,17 @@ def _variance_between(drifts: Floats, last: Bools) -> float:
 def overshoot(log_ratios: Floats, truth: Floats) -> float:
     """Return the mean overshoot of a level by a driftless walk.
 
-    Its steps are ``log_ratios`` [N, K+1] with probabilities ``truth``, every row equally likely, less their mean. The result is ``E x^3 /
-    (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund 1985,
-    chapter X; 0.583 s for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is replaced by its mean, 0. A walk without
-    variance has none.
+    The overshoot is the distance above a level at which the walk first passes it. Its steps are ``log_ratios`` [N, K+1] with probabilities
+    ``truth``, every row equally likely, less their mean. The result is ``E x^3 / (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl
+    / l^2``, f being the characteristic function of a step (Siegmund 1985, chapter X; 0.583 s for normal steps). Beyond the last frequency
+    the logarithm of ``1 - f`` is replaced by its mean, 0. A walk without variance has none.
     """
     steps, chance = _pool_steps(log_ratios, truth)
     variance = float(chance @ steps**2)
     if variance <= TINY:
         return 0.0
     at = FREQUENCIES / sqrt(variance)
-    coarse = np.float32
+    coarse = np.float32  # enough for the higher frequencies, and faster
     distances = np.concatenate([_distance(at[:FINE], steps, chance), _distance(at[FINE:], steps.astype(coarse), chance.astype(coarse))])
     terms = np.log(2.0 * distances / (at**2 * variance)) / at**2
     # Up to the first frequency the integrand hardly changes; from the last one on |1 - f| is taken as 1.

@@ -1,4 +1,7 @@
-"""Raw distributions: a server's scores as arrays, before any sampling parameter."""
+"""Raw distributions: a server's scores as arrays, before any sampling parameter.
+
+Scores are log-probabilities by teacher forcing. The remainder is all tokens outside the top tokens.
+"""
 
 from __future__ import annotations
 

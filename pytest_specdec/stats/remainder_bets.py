@@ -1,6 +1,7 @@
 """Remainder bets: bets on tokens beyond the top tokens, by the emitted token's own two probabilities, p(x) and q(x).
 
-In a table all these tokens are one outcome, the remainder. Bets on single ones need lower bounds of q that add up to one at most over the
+In a table, with a column for each outcome, all these tokens are one outcome, the remainder. p is the target's distribution, q the draft's;
+a core has the outcomes whose p is known up to one factor. Bets on single ones need lower bounds of q that add up to one at most over the
 vocabulary, and an upper bound p' of p at the emitted token: the mean of ``q(x)/p'(x)`` under a correct server is then
 ``sum_x p(x) q(x)/p'(x) <= sum_x q(x) <= 1``.
 """
@@ -48,11 +49,11 @@ def leak_payoffs(observed: Observed, share: float, table: Floats) -> Floats:
 def refine_remainder(observed: Observed, stake: Floats) -> Floats:
     """Return log factors [N] that refine a bet within the remainder.
 
-    A table pays for all tokens of the remainder alike. This factor pays more for those that the draft prefers: it is
-    ``1 - l + l (q(x)/q_rest) / (p'(x)/p_rest)``. l is the ``stake`` [N], fixed before the token, and p_rest the remainder's mass; q_rest
-    bounds that of q from above: one less q of the top tokens at which it is exact. Given a token of the remainder, the factor's mean is
-    ``1 - l + l sum_x q(x)/q_rest <= 1``, so that a bet times this factor still has a mean of one at most. The log factor is 0 for top
-    tokens, without the draft's distribution of single tokens, and if the remainder is no outcome of the core or has no mass in q.
+    A table pays for all tokens of the remainder alike. This factor pays more for those that the draft prefers, x being the emitted one: it
+    is ``1 - l + l (q(x)/q_rest) / (p'(x)/p_rest)``. l is the ``stake`` [N], fixed before the token, and p_rest the remainder's mass; q_rest
+    bounds that of q from above: one less q of the top tokens at which it is exact. Given a token of the remainder, the factor's mean is ``1
+    - l + l sum_x q(x)/q_rest <= 1``, so that a bet times this factor still has a mean of one at most. The log factor is 0 for top tokens,
+    without the draft's distribution of single tokens, and if the remainder is no outcome of the core or has no mass in q.
     """
     distribution, nothing = observed.distribution, np.zeros(observed.tokens)
     if observed.q is None or observed.q_chosen is None or observed.listed is None:
@@ -72,6 +73,7 @@ def excess_stake(split: SplitRemainder, accept: Floats, parts: int = 2) -> Float
     emits beyond the top tokens follows q, since most faults accept no more than some multiple of p. It is 0 if the fault accepts no draft
     token in the remainder.
     """
+    # Probabilities that a correct server accepts a draft token, and that only the fault accepts it.
     rightly_accepted = np.minimum(split.p, split.q).sum(axis=1)
     wrongly_accepted = (split.q * accept).sum(axis=1) - rightly_accepted
     fraction = np.clip(wrongly_accepted / np.maximum(1.0 - rightly_accepted, LEAST), 0.0, MOST)

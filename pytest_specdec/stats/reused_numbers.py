@@ -80,7 +80,7 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
         least = accept[:, x, None]
         # The length of the intersection of [R(y-), R(y)] and [a(x), 1].
         recovered += q[:, x, None] * (np.maximum(high, least) - np.maximum(low, least))
-    smaller = np.minimum(p, q)
+    smaller = np.minimum(p, q)  # the accepted draft tokens
     top_tokens = smaller[:, :-1] + recovered
     return np.concatenate([top_tokens, np.maximum(0.0, 1.0 - top_tokens.sum(axis=1, keepdims=True))], axis=1)
 
@@ -116,8 +116,8 @@ def _least_ratio(observed: Observed) -> Floats:
 def _follows_accepted(observed: Observed, accepted_if_emitted: Floats) -> Bools:
     """Return a mask of tokens certainly following an accepted draft token.
 
-    It is [N]. The draft token is the token before, of the same window and answer. Without known windows it was accepted for certain if
-    ``accepted_if_emitted`` [N] is 1 and its slot is a draft slot for certain.
+    It is [N]. The draft token is the token before, of the same window and answer. Without known windows it was accepted for certain if its
+    slot is a draft slot for certain, and ``accepted_if_emitted`` [N], the probability that an emitted token was accepted, is 1.
     """
     slots, in_answer = observed.slots, np.concatenate([[False], ~observed.slots.last[:-1]])
     accepted = np.concatenate([[False], ((observed.slot_chances.draft == 1.0) & (accepted_if_emitted == 1.0))[:-1]])
@@ -127,8 +127,8 @@ def _follows_accepted(observed: Observed, accepted_if_emitted: Floats) -> Bools:
 def _cdf_below(distribution: Floats, ids: Ints, vocabulary: int) -> Floats:
     """Return ``F(x-)`` of every top token, in token-id order.
 
-    It is [N, K], the mass of all tokens with a lower id, in the columns of ``distribution`` [N, K+1]. The remainder's mass is taken to be
-    spread evenly over the ``vocabulary`` ids.
+    It is [N, K], the mass of all tokens with a lower id, for the top tokens ``ids`` [N, K] of ``distribution`` [N, K+1]. The remainder's
+    mass is taken to be spread evenly over the ``vocabulary`` ids.
     """
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(distribution[:, :-1], order, axis=1)

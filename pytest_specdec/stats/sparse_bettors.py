@@ -41,8 +41,10 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
 def bet_on_some_answers(bettor: Bettor, faulty_fraction: float, last: Bools) -> Bettor:
     """Return ``bettor`` as a bet on a fraction of faulty answers.
 
-    In each answer the bet begins anew, with the part ``faulty_fraction`` of the wealth; ``last`` [N] marks the ends of answers.
+    In each answer the bet begins anew, with the part ``faulty_fraction`` of the wealth, and the rest is not bet. ``last`` [N] marks the
+    ends of answers.
     """
+    # The log wealth within each answer, of the part at rest and the part that is bet; its differences are the log payoffs.
     wealth = np.logaddexp(np.log1p(-faulty_fraction), np.log(faulty_fraction) + wealth_within_answers(bettor, last))
     paid = np.diff(wealth, prepend=0.0)
     # Each answer begins with a wealth of 1, not with that at the end of the answer before.

@@ -1,4 +1,9 @@
-"""Speedup: an interval for the log-ratio of two arms that includes the variation between boots of the same servers."""
+"""Speedup: an interval for the log-ratio of two arms that includes the variation between boots of the same servers.
+
+The log-ratio is the log of the speculative variant's speed over the baseline's. A boot is one start of a server, a pass one round over all
+requests. With a control, the baseline has two boots beside the variant's one. Boots vary by an unknown standard deviation sigma around
+their server's speed, and the passes of a boot around its own.
+"""
 
 from __future__ import annotations
 
@@ -115,9 +120,9 @@ class Estimate:
         """Return the estimate as a comparison with earlier runs' median.
 
         The log-ratio stays, and the variance of the median of ``runs`` earlier runs is added: pi s^2 / (2 n) for n normal runs of variance
-        s^2. An earlier run's s^2 is taken to be RUN_BOOTS / ``relative_variance`` times this one's, boots and passes alike. If all runs are
-        like this one, the variance becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more run.
-        ``relative_variance`` must not be 0.
+        s^2. An earlier run's s^2 is taken to be RUN_BOOTS / ``relative_variance`` times this one's, boots and passes alike: RUN_BOOTS is
+        the relative variance of an earlier run. If all runs are like this one, the variance becomes 1 + pi / (2 n) times as large: that of
+        a prediction interval for one more run. ``relative_variance`` must not be 0.
         """
         widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.relative_variance)
         return replace(self, relative_variance=self.relative_variance * widening, within_variance=self.within_variance * widening)
@@ -156,7 +161,7 @@ class Estimate:
         if not self.relative_variance:
             return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within_variance)
         mixture = self._mixture()
-        # By the largest scale and the fewest degrees of freedom, the limit lies below.
+        # The bracket ends at the limit by the largest scale and the fewest degrees of freedom, which is wider than the mixture's.
         low, high = 0.0, -float(stdtrit(self.within_freedom, error)) * float(mixture.scales[-1])
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2.0
@@ -184,7 +189,7 @@ def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
     """Return the speed-up of these very boots, not of others.
 
     ``log_ratios`` has the log of speculative over baseline speed, one per pass. The interval is Student's t over the passes, without the
-    variation of boots. Raises ValueError for fewer than two passes.
+    variation of boots: their spread and number do not matter. Raises ValueError for fewer than two passes.
     """
     return replace(across_boots(log_ratios, BootSpread(), baseline_boots=1), relative_variance=0.0)
 

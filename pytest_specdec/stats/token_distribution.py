@@ -1,7 +1,9 @@
 """Token distributions: the raw distribution after a request's sampling parameters, over the K top tokens and one remainder.
 
-An emitted token outside the top tokens counts as the remainder, even if its own probability is known: a separate outcome for it would
-choose the partition after the outcome.
+An adjustment is what biases and penalties add to logits; truncation, or a cut, is min-p, top-k and top-p. Masses are probabilities up to a
+factor, of N tokens. A change by an unknown amount, as by a repetition penalty, makes a token unsure. The core has the outcomes whose
+probabilities are known up to one factor. An emitted token outside the top tokens counts as the remainder, even if its own probability is
+known: a separate outcome for it would choose the partition after the outcome.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ class TokenDistribution:
 
     @property
     def information(self) -> float:
-        """The sum of Var_p(log p) over tokens, in nats squared.
+        """The sum of Var_p(log p) over tokens, in nats squared, within the core.
 
         It measures the informative tokens: one with a peaked distribution adds nothing, since it has no choice to show a fault.
         """
@@ -158,18 +160,18 @@ def requested(
     It is that of ``raw`` under ``processing``; ``noise`` is that of one logit, nats, and ``exact`` servers have a narrower margin at top-p.
     ``jump_rate`` is the share of positions, 0..1, at which a correct server may have any other distribution.
 
-    The core has the outcomes whose probabilities are known up to one factor, violations are those that a correct server emits with a
-    bounded probability only. At temperature 1 all outcomes are in the core, and at any temperature if the top tokens are the whole
-    vocabulary. At other temperatures only a bound of the remainder's mass is known: the core is the top tokens, and below 1 the remainder
-    is a violation. Biases and penalties change top tokens by known amounts: these stay in the core, and so does the remainder if none of
-    its tokens is changed; a top token scaled by a repetition penalty leaves the core. Under truncation the core ends a margin before the
-    boundary and violations begin a margin after it: with 0.01 logit noise, a test that counts tokens outside the computed nucleus as
-    impossible alarms in 83 of 100 correct runs. Truncation of changed top tokens is known only if they are the whole vocabulary; otherwise
-    the core is one token.
+    Violations are outcomes that a correct server emits with a bounded probability only. At temperature 1 all outcomes are in the core, and
+    at any temperature if the top tokens are the whole vocabulary. At other temperatures only a bound of the remainder's mass is known: the
+    core is the top tokens, and below 1 the remainder is a violation. Biases and penalties change top tokens by known amounts: these stay in
+    the core, and so does the remainder if none of its tokens is changed; a top token scaled by a repetition penalty leaves the core. Under
+    truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit noise, a test that counts
+    tokens outside the computed nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top tokens is known only if
+    they are the whole vocabulary; otherwise the core is one token.
     """
     adjusted = _adjust(raw, processing.adjustment)
     weights = _apply_temperature(raw, adjusted, processing.temperature)
     factor = margin(processing.temperature, noise)
+    # What each parameter leaves for sure and cuts off for sure, with margins for noise.
     rank_cut, share_cut = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
     nucleus = nucleus_margin(processing.top_p, processing.temperature, noise, exact=exact)
     cut = by_mass(weights, intersection(rank_cut, share_cut), processing.top_k, nucleus)
@@ -313,6 +315,7 @@ def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
     """
     mass = np.where(included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     total = weights.top_tokens.sum(axis=1) + weights.remainder
+    # What the top tokens leave of the nucleus's mass.
     room = np.where(top_p < 1.0, np.maximum(top_p * total - mass[:, :-1].sum(axis=1), 0.0), np.inf)
     mass[:, -1] = np.minimum(mass[:, -1], room)
     return np.asarray(mass / mass.sum(axis=1, keepdims=True))
@@ -367,6 +370,7 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _AdjustedTok
     """
     count, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
     nowhere = np.zeros(count, dtype=np.bool_)
+    # Of the last top token, whose log-probability no token of the remainder exceeds.
     last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
     unlisted_mass = np.log(np.maximum(1.0 - np.exp(raw.logprobs).sum(axis=1), SLACK))
     chosen = np.where(unlisted, np.minimum(last, unlisted_mass), raw.chosen_logprobs)

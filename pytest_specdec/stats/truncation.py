@@ -1,4 +1,8 @@
-"""Truncation: the tokens that min-p, top-k and top-p surely leave and surely cut off, with margins of noise in between."""
+"""Truncation: the tokens that min-p, top-k and top-p surely leave and surely cut off, with margins of noise in between.
+
+The server's logits differ from the scores by noise, so that a token near a boundary may be on either side of it. Masses are probabilities
+up to a factor, of N tokens over K top tokens, by falling mass, and the remainder, all other tokens, last. A nucleus is what top-p leaves.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +81,9 @@ class Truncation:
 def margin(temperature: Floats, noise: float) -> Floats:
     """Return the width of a boundary's margin, as a mass factor.
 
-    It is [N], one factor per token: a token is tested only if its mass is above or below the boundary by more than that. ``noise`` is the
-    standard deviation of one logit, nats; the difference of two has sqrt(2) times that.
+    It is [N], one factor per token: a token is tested only if its mass is above or below the boundary by more than that. The margin is
+    LOGIT_MARGIN nats of raw logit, or DEVIATIONS standard deviations if that is more. ``noise`` is the standard deviation of one logit,
+    nats; the difference of two has sqrt(2) times that.
     """
     return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
 
@@ -86,9 +91,11 @@ def margin(temperature: Floats, noise: float) -> Floats:
 def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
     """Return the outcomes left by min-p, with margins of ``factor``.
 
-    Min-p cuts tokens below ``min_p`` [N] times the best one; 0 cuts nothing. ``factor`` [N] is that of :func:`margin`.
+    Min-p cuts tokens below ``min_p`` [N] times the best one; 0 cuts nothing. ``factor`` [N] is a ratio of masses: a token nearer to the
+    boundary than that is neither surely left nor surely cut.
     """
     limit = min_p[:, None]
+    # Masses are relative to the best token. The remainder is cut for sure if its most probable token, of mass ``last`` at most, is.
     share = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     surely = share >= limit * factor[:, None]
     # The least probable token of the remainder has no lower bound.
@@ -155,9 +162,10 @@ def nucleus_margin(top_p: Floats, temperature: Floats, noise: float, *, exact: b
 def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus) -> Truncation:
     """Return the outcomes left by top-p after the other cuts.
 
-    ``before`` has those left by top-k and min-p. The masses are normalised by the smallest possible sum to find the outcomes surely left,
-    and by the largest to find those surely cut off. Engines differ in whether min-p comes before top-p: the smallest sum assumes that it
-    does, the largest that it does not.
+    ``before`` has those left by top-k and min-p, ``nucleus`` the boundary with its margins. Top-p cuts a token if the mass above it, of all
+    more probable tokens, reaches the boundary. The masses are normalised by the smallest possible sum to find the outcomes surely left, and
+    by the largest to find those surely cut off. Engines differ in whether min-p comes before top-p: the smallest sum assumes that it does,
+    the largest that it does not.
     """
     mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     above = mass.cumsum(axis=1) - mass
@@ -206,10 +214,11 @@ class InnerNucleus:
 def inner_nucleus(weights: Weights, nucleus: Nucleus, is_only_cut: Bools) -> InnerNucleus:
     """Return the nucleus of top_p squared, with bounds on its probability.
 
-    ``inside`` marks its top tokens, to be bet on against a server whose nucleus is narrower than ``nucleus``. A correct server's nucleus
-    has a mass of top_p at least, or that of the top tokens surely in it if this is more: ``bound`` is the inner mass divided by it. Outside
-    ``is_only_cut`` [N] it is 1 and nothing is bet: top_k and min_p take mass from a nucleus, and so does a temperature above 1 on engines
-    that cut before it. The masses are normalised by the smallest possible sum, so that ``bound`` is not too low.
+    It is bet on against a server whose nucleus is narrower than the requested ``nucleus``; ``inside`` marks its top tokens. A correct
+    server's nucleus has a mass of top_p at least, or that of the top tokens surely in it if this is more: ``bound`` is the inner mass
+    divided by it. Outside ``is_only_cut`` [N] it is 1 and nothing is bet: top_k and min_p take mass from a nucleus, and so does a
+    temperature above 1 on engines that cut before it. The masses are normalised by the smallest possible sum, so that ``bound`` is not too
+    low.
     """
     mass, top_p = weights.top_tokens, nucleus.top_p
     # The remainder counts only if its mass is exact.
@@ -260,7 +269,8 @@ def _average_nucleus(mass: Floats, limit: Floats, noise: Floats) -> Floats:
     """Return the distribution of a server that cuts at ``limit`` of mass.
 
     It is [N, K+1], averaged over NUCLEUS_DRAWS draws of that server's logits, which lie ``noise`` [N] nats from those of ``mass`` [N, K+1].
-    Its nucleus is that of its own logits: the tokens from the most probable one down until their mass reaches ``limit`` [N].
+    Its nucleus is that of its own logits: the tokens from the most probable one down until their mass reaches ``limit`` [N]. The draws are
+    the same at every call.
     """
     random, total = np.random.default_rng(0), np.zeros_like(mass)
     draws = NUCLEUS_DRAWS if noise.any() else 1
@@ -271,6 +281,7 @@ def _average_nucleus(mass: Floats, limit: Floats, noise: Floats) -> Floats:
         masses /= masses.sum(axis=1, keepdims=True)
         order = np.column_stack([np.argsort(-masses[:, :-1], axis=1), np.full(len(mass), mass.shape[1] - 1)])
         ranked = masses[rows, order]
+        # What the tokens before leave of the limit: a token is inside if anything is left.
         room = limit[:, None] - (ranked.cumsum(axis=1) - ranked)
         left = np.where(room > 0.0, ranked, 0.0)
         left[:, -1] = np.minimum(left[:, -1], np.maximum(room[:, -1], 0.0))  # many small tokens, of which a part is inside
@@ -310,6 +321,7 @@ def _largest_sum(weights: Weights, top_k: Ints) -> Floats:
     It is [N]: the sum of what may remain after top-k alone, with the upper bound of the remainder's mass.
     """
     k, width = top_k[:, None], weights.top_tokens.shape[1]
+    # Noise may swap RANK_MARGIN ranks at the boundary of top-k, so that tokens of these ranks may remain.
     perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
     open_remainder = (top_k == 0) | (top_k + RANK_MARGIN > width)
     return np.asarray(np.where(perhaps, weights.top_tokens, 0.0).sum(axis=1) + np.where(open_remainder, weights.remainder_bound, 0.0))

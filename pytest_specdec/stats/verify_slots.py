@@ -1,9 +1,11 @@
 """Verify slots: the place of each emitted token in its verify step, from windows or as probabilities, and all that is known before it.
 
-A window goes on after a draft slot if the draft token was accepted. If a correct server emitted x there, it had accepted x with probability
-``min(1, q(x)/p(x))``, which depends on x and both distributions only. So the slot of the next token has a distribution given the tokens
-before it, by the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). It does not depend on that token itself, so that
-a test may weight the token by it. With a one-hot draft the windows follow from the tokens with certainty.
+A window is the tokens that one verify step emits, and a slot is a place in it: draft slots, each for a draft token, then the bonus slot for
+the target's token after a draft accepted in full. A window goes on after a draft slot if the draft token was accepted. If a correct server
+emitted x there, it had accepted x with probability ``min(1, q(x)/p(x))``, which depends on x and both distributions only. So the slot of
+the next token has a distribution given the tokens before it, by the forward recursion of a hidden Markov chain (Rabiner 1989, section
+III.A). It does not depend on that token itself, so that a test may weight the token by it. With a one-hot draft the windows follow from the
+tokens with certainty.
 """
 
 from __future__ import annotations
@@ -205,13 +207,14 @@ def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[in
     for step, length in enumerate(windows):
         if begin >= tokens:
             break
-        drafted = drafts(begin) if step else 0
+        drafted = drafts(begin) if step else 0  # the prefill has no draft
         window = slice(begin, min(begin + length, tokens))
         slots.slot[window] = np.arange(window.stop - window.start)
         slots.drafted[window] = drafted
         slots.after_rejection[window] = rejected
         slots.rejected_before[window] = any_rejected
         slots.ended[window.stop - 1] = window.stop == begin + length
+        # A draft accepted in full has a window of one token more, the bonus.
         rejected = drafted > 0 and length < drafted + 1
         any_rejected |= rejected
         begin += length
@@ -247,8 +250,9 @@ def join_slots(parts: Sequence[VerifySlots]) -> VerifySlots:
 def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Bools, k: int) -> SlotChances:
     """Return the probabilities of each token's slot in its verify window.
 
-    For tokens of known windows they are 0 or 1. For others they are filtered from the tokens if ``accepted_if_emitted`` [N] is known, else
-    all 0. ``accepted_if_emitted`` and ``drafted`` are as in :class:`Observed`; ``k`` is the number of draft tokens per verify step.
+    For tokens of known windows they are 0 or 1. For others they follow from the tokens before if ``accepted_if_emitted`` [N] is known, the
+    probability that an emitted token was an accepted draft token, else all are 0. ``drafted`` [N] marks the tokens at which it holds; ``k``
+    is the number of draft tokens per verify step.
     """
     sure = certain_chances(slots)
     if accepted_if_emitted is None or bool(slots.known.all()):
@@ -273,9 +277,9 @@ def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: 
     """Return the probabilities of each token's slot for unknown windows.
 
     They follow answer by answer from the tokens before, by the module's recursion. The first token of each answer is the prefill's, and
-    every window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is as in :class:`Observed`; ``drafted`` [N] marks the tokens at which it
-    is known: at others nothing counts as drafted, and the next token begins a window. ``last`` [N] marks the ends of answers. All answers
-    advance together, a token at a time.
+    every window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is the probability that a correct server accepted the emitted token as a
+    draft; ``drafted`` [N] marks the tokens at which it is known: at others nothing counts as drafted, and the next token begins a window.
+    ``last`` [N] marks the ends of answers. All answers advance together, a token at a time.
     """
     starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
     lengths = np.diff([*starts.tolist(), len(last)])
@@ -288,7 +292,7 @@ def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: 
         going = lengths > step
         rows, state = starts[going] + step, current[going]
         drafts = drafted[rows][:, None]
-        slots = np.stack([state[:, :k].sum(axis=1), state[:, k]], axis=1)
+        slots = np.stack([state[:, :k].sum(axis=1), state[:, k]], axis=1)  # of DRAFT and BONUS
         at[rows, DRAFT:NO_DRAFT] = np.where(drafts[:, None], slots, 0.0)
         at[rows, NO_DRAFT] = np.where(drafts, 0.0, state.sum(axis=1))
         current[going] = np.where(drafts[:, None], _next_slot(state, accepted_if_emitted[rows]), _next_window(state))
