@@ -1,4 +1,8 @@
-"""A config: one engine, its baseline, and the variants to be held against it."""
+"""A config: one engine, its baseline, and the variants to be held against it.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does. An attached server runs already
+and is reached by an address; others are started here. ``${VAR}`` is a variable of the environment, filled in at launch.
+"""
 
 from __future__ import annotations
 
@@ -323,9 +327,10 @@ class Config:
         return str(resolved.absolute()) if text and resolved.exists() else text
 
     def scorer_config(self) -> Config:
-        """Return a config whose engine is the scorer, to start its server.
+        """Return a config with the scorer as its engine, to start its server.
 
-        Variants, stack and scorer are left out, and so are the overlays of baseline and draft. Raises ValueError without a scorer.
+        The scorer only scores the arms' tokens: variants, stack and scorer are left out, and so are the overlays of baseline and draft.
+        Raises ValueError without a scorer.
         """
         if self.scorer is None:
             msg = f"{self.name} has no scorer"

@@ -1,4 +1,7 @@
-"""``engine.docker`` of a config: read, and held against what a container started here must keep."""
+"""``engine.docker`` of a config, settings of ``docker run`` for an engine's image: read and checked.
+
+A run names, connects, watches and stops the container itself. Options of ``docker run`` that would take this from it are refused.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,8 @@ def words(options: Sequence[str]) -> Iterator[str]:
 def option_values(option_words: Sequence[str], *names: str) -> Iterator[str]:
     """Yield the values of an option under any of its ``names``.
 
-    ``option_words`` are words of a command line. A value follows its name as ``--volume x``, ``--volume=x``, ``-v x`` or ``-vx``.
+    ``option_words`` are words of a command line. A value stands as in ``--volume x``, ``--volume=x``, ``-v x`` or ``-vx``: a short name
+    needs nothing between.
     """
     for index, word in enumerate(option_words):
         for name in names:
@@ -86,7 +90,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
         docker = engine.get("docker") if isinstance(engine, Mapping) else None
         if not isinstance(engine, Mapping) or not isinstance(docker, Mapping):
             continue
-        # `engines` are laid over `engine`: an image of the one and settings of docker of the other come together.
+        # Each of `engines` is laid over `engine`, so that the image may stand in one of the two and `docker` in the other.
         joined_sections = () if path == ("scorer",) else (sections[("engine",)], *(builds.values() if path == ("engine",) else ()))
         if not any(isinstance(section, Mapping) and "image" in section for section in (engine, *joined_sections)):
             place = validate.dotted_path(path)
@@ -97,7 +101,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 
 def _check_docker_options(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
     """Yield a problem for every forbidden word in the options of ``docker run``."""
-    # It goes on from entry to entry: a value may stand in the entry after its option.
+    # Not reset for each entry: an option's value may stand in the entry after it.
     previous_word = ""
     for index, option in enumerate(options):
         for word in _split_words(option) if isinstance(option, str) else ():
@@ -121,15 +125,15 @@ def _split_words(option: str) -> list[str]:
 def _refusal_reason(word: str, previous_word: str) -> str:
     """Return the reason to refuse a word of the options.
 
-    Refused are a text with an open quote, a variable of the environment with its value, after ``--env`` as the ``previous_word``
-    or in the same word, and the options of ``_REFUSED``. Values of variables belong under the config's ``env``, so that they
-    reach no command line. Empty if the word is allowed.
+    Refused are a text with an open quote, the options of ``_REFUSED``, and ``NAME=value`` of an environment variable, in the same word as
+    ``--env`` or after it as the ``previous_word``: values belong under the config's ``env``, so that they reach no command line. Empty if
+    the word is allowed.
     """
     if word == _UNSPLIT:
         return "close its quotes"
     options = tuple(_options_of(word))
-    values = (*(value for name, value in options if name in _ENVIRONMENT), *([word] if previous_word in _ENVIRONMENT else []))
-    if any("=" in value for value in values):
+    variables = (*(value for name, value in options if name in _ENVIRONMENT), *([word] if previous_word in _ENVIRONMENT else []))
+    if any("=" in value for value in variables):
         return _VALUE
     return next((_REFUSED[name] for name, _ in options if name in _REFUSED), "")
 
@@ -144,8 +148,8 @@ def _options_of(word: str) -> Iterator[tuple[str, str]]:
         name, _, value = word.partition("=")
         yield name, value
     elif word.startswith("-"):
-        for end, letter in enumerate(word[1:], 2):
-            if letter not in _SWITCHES:
-                yield f"-{letter}", word[end:].removeprefix("=")
+        for value_start, letter in enumerate(word[1:], 2):
+            if letter not in _SWITCHES:  # it takes a value
+                yield f"-{letter}", word[value_start:].removeprefix("=")
                 return
             yield f"-{letter}", ""

@@ -1,4 +1,8 @@
-"""``engines`` of a config: two builds of one engine, each laid over ``engine``, whose upgrade one run judges."""
+"""``engines`` of a config: two builds of one engine, each laid over ``engine``, whose upgrade one run judges.
+
+``engines.old`` is in use, and ``engines.new`` may replace it. An engine's program is its ``executable``, its ``venv`` or its ``image``, at
+most one of the three. A server that runs already has an address, ``url``.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +86,7 @@ def restricted_text(text: str, name: EngineName) -> str:
 
 
 def describe(engine: EngineSettings, other: EngineSettings) -> str:
-    """Return in words how an engine differs from the other engine.
+    """Return in words, for reports, how an engine differs from the other engine.
 
     Arguments and variables are named without their values, since these may be secrets. An engine that states nothing different is
     described as the one that ``engine`` names.
@@ -102,7 +106,7 @@ def describe(engine: EngineSettings, other: EngineSettings) -> str:
 def problems(document: YamlDocument) -> Iterator[Problem]:
     """Yield the problems of ``engines`` that the JSON Schema cannot express.
 
-    These are two engines without a difference, and servers that run already, whose build is not decided here.
+    These are two engines without a difference, and servers that run already, since a config cannot choose their build.
     """
     data = document.data
     engines = data.get("engines") if isinstance(data, Mapping) else None

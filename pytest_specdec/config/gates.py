@@ -1,4 +1,8 @@
-"""The gates of a config: read, and checked against what a variant can reach."""
+"""The gates of a config: read, and checked against what a variant can reach.
+
+A gate is a limit on one figure of a run, such as the speedup: a run beyond it fails. The gates of an upgrade limit what may change between
+a run of the old engine and one of the new. A golden file has acceptance lengths that others have published, which become floors.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,9 @@ _UPGRADE = "upgrade"
 def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
     """Yield the gates of the config called ``name``.
 
-    A speedup without a stated floor has the floor 1: a variant must be no slower than the baseline. An acceptance length without one has
-    no gate here: its golden floors are read by :func:`read_golden`. The verify noise has a ceiling. Tolerances of an upgrade are left out
-    (:func:`read_upgrade`).
+    A speedup without a stated floor has the floor 1: a variant must be no slower than the baseline. An acceptance length without one has no
+    gate here; floors of a golden file are another matter (:func:`read_golden`). The noise of the verify kernel has a ceiling. ``boot_sd``
+    is the stated deviation of the log of a server's speed from boot to boot. Gates of an upgrade are left out (:func:`read_upgrade`).
     """
     data: Any = document.data
     stated = {figure: gate for figure, gate in data.get("gates", {}).items() if figure != _UPGRADE}
@@ -110,6 +114,7 @@ def check_finite(document: YamlDocument) -> Iterator[Problem]:
     gates = data.get("gates")
     limits_by_place: list[tuple[tuple[str, ...], Any]] = [(("slo",), data.get("slo"))]
     for figure, gate in gates.items() if isinstance(gates, Mapping) else ():
+        # The gates of an upgrade have their ratios of speeds one level deeper.
         ratios = gate.get("slower") if figure == _UPGRADE and isinstance(gate, Mapping) else None
         limits_by_place += [(("gates", figure), gate), (("gates", figure, "slower"), ratios)]
     for place, limits in limits_by_place:
@@ -134,7 +139,7 @@ def check(config: Config, pairs: Sequence[Pair]) -> None:
         return
     document = config.document()
     expected = f"at most {tokens}: {variant} drafts {tokens - 1} a step, and one token comes on top"
-    hint = f"ask for less, such as {(tokens + 1) / 2:g}"
+    hint = f"ask for less, such as {(tokens + 1) / 2:g}"  # halfway between one token a step and the most
     raise validate.error(
         [validate.problem(document, ("gates", ACCEPTANCE_LENGTH, "at_least"), f"{at_least:g} tokens a step", expected, hint)]
     )

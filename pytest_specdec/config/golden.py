@@ -1,4 +1,9 @@
-"""Golden floors: the lengths of a golden file, compared with the variants of a config in every condition that both state."""
+"""Golden floors: the lengths of a golden file, compared with the variants of a config in every condition that both state.
+
+A golden file has acceptance lengths, tokens per verify step, as InferenceX (by model, thinking mode and draft tokens) or TensorRT-LLM (by
+test) has published them. The thinking mode is reasoning on or off. A floor is the lowest length that passes, for one pair: a variant beside
+the baseline. An empty floor asks nothing and has the reason.
+"""
 
 from __future__ import annotations
 
@@ -80,9 +85,9 @@ def _place(config: Config) -> str:
 def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
     """Yield the problems of the config's settings for this file.
 
-    For a file of TensorRT-LLM they are those of :func:`_tests_problems`. For one of InferenceX they are settings that it has no use for,
-    and the first of these: a model that is not in the file; no model, and none in the file called like the served one; a thinking mode
-    that ``reasoning`` contradicts; lengths in both modes, and no mode that chat requests ask for.
+    For a file of TensorRT-LLM they are those of :func:`_tests_problems`. For one of InferenceX ``tests`` are a problem, and so is the first
+    of these: the named model is not in the file; none is named, and the file does not have the served one; ``reasoning`` makes requests
+    ask for another thinking mode than the named one; the file has lengths in both modes, and chat requests ask for neither.
     """
     if file.form is GoldenForm.BY_TEST:
         yield from _tests_problems(config, settings, file)
@@ -106,8 +111,8 @@ def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFil
 def _tests_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
     """Yield the problems of settings for a file of TensorRT-LLM.
 
-    Settings must name tests, and no model or thinking mode. Every named test must be in the file with a lowest length, and of a variant in
-    the config.
+    Settings must name a test by variant, and no model or thinking mode. Each variant must be in the config, and its test in the file with a
+    lowest length.
     """
     tests = {length.name: length for length in file.lengths}
     variants = [variant.name for variant in config.variants]
@@ -178,8 +183,8 @@ def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pai
     lengths, config_modes = _lengths_of_model(config, settings, file), _asked_modes(config, settings)
     if len(config_modes) > 1:
         return _no_floor(file, pair, "chat requests ask with thinking on and off, and the file has each alone")
-    if other := _other_method(config, file, pair):
-        return _no_floor(file, pair, other)
+    if method_reason := _other_method(config, file, pair):
+        return _no_floor(file, pair, method_reason)
     # Without a mode in the config the file has a single one: floors() has refused two.
     modes = config_modes or _modes(lengths)
     if config_modes and not config_modes & _modes(lengths):
@@ -209,10 +214,10 @@ def _test_floor(file: GoldenFile, test: str, pair: Pair) -> GoldenFloor:
 
 
 def _floor(file: GoldenFile, entry: GoldenLength, pair: Pair, origin: str, uncompared: tuple[str, ...]) -> GoldenFloor:
-    """Return the floor of a pair by one entry of the file.
+    """Return the floor of a pair by one entry of the file, its lowest length.
 
-    A verify step of k draft tokens emits 1 to k + 1 tokens: the floor is empty if every run meets the entry's length, or none can.
-    ``origin`` says how that length follows from the file, ``uncompared`` names the conditions that were not compared.
+    A verify step of k draft tokens emits 1 to k + 1 tokens: the floor is empty if every run reaches that length, or none can. k is 0 if
+    unknown. ``origin`` says how the length follows from the file, ``uncompared`` names the conditions that were not compared.
     """
     draft_tokens, least = pair.variant.draft.tokens, entry.at_least or 0.0
     if least <= 1.0:
@@ -230,8 +235,8 @@ def _no_floor(file: GoldenFile, pair: Pair, reason: str) -> GoldenFloor:
 def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
     """Return the reason why variant and file draft in different ways.
 
-    A golden file is for heads or draft layers; its name may say which. Prompt lookup always differs. A draft model, or other heads in the
-    variant's arguments, differ if the file's name states a way. Empty otherwise.
+    A golden file is for drafts by heads or layers on the target; ``file.method`` names them, or is empty. Prompt lookup always differs. A
+    draft model differs from a named method, and so do other heads in the variant's arguments. Empty if nothing differs.
     """
     kind = pair.variant.draft.kind
     if kind is DraftKind.NGRAM or (file.method and kind in _DRAFTS):
@@ -239,7 +244,7 @@ def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
     if not file.method:
         return ""
     methods = _argument_words(config, pair) & METHODS
-    # EAGLE and NEXTN show no other way: SGLang calls layers of multi-token prediction so too.
+    # EAGLE and NEXTN show no other method: SGLang calls layers of multi-token prediction so too.
     others = sorted(methods - _MTP_TOO)
     return f"it drafts by {others[0]}, and the file is of {file.method}" if others and file.method not in methods else ""
 

@@ -1,4 +1,8 @@
-"""A golden file, in the form that InferenceX or TensorRT-LLM commits, read with all of its problems at once."""
+"""A golden file, in the form that InferenceX or TensorRT-LLM commits, read with all of its problems at once.
+
+It has acceptance lengths, tokens per verify step: by model, thinking mode (reasoning on or off) and draft tokens, as InferenceX has them,
+or by test, as TensorRT-LLM has them. Problems are collected in a list, so that one error reports all of them.
+"""
 
 from __future__ import annotations
 
@@ -112,10 +116,10 @@ def _method_in_name(name: str) -> str:
 def _read_models(document: YamlDocument, data: Mapping[str, JSON], problems: list[Problem]) -> Iterator[GoldenLength]:
     """Yield the lengths in a file of InferenceX.
 
-    The file has them by model, thinking mode and number of draft tokens. The problems of invalid entries are added to ``problems`` instead.
+    ``data`` has them by model, thinking mode and number of draft tokens. An invalid entry adds a problem to ``problems`` instead.
     """
     for model, modes in data.items():
-        if model == _METADATA:
+        if model == _METADATA:  # no model: it describes the file
             continue
         if not isinstance(modes, Mapping) or not modes:
             problems.append(validate.problem(document, (model,), _describe_kind(modes), _FORMS))

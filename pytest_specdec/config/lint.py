@@ -1,4 +1,9 @@
-"""The pair lint: lossy modes, and whatever differs between the arms besides the speculative setting."""
+"""The pair lint: lossy modes, and whatever differs between the arms besides the speculative setting.
+
+Arms are servers: the baseline, which does not speculate, and the variants, which do. Their settings are an overlay's, laid over those of
+``engine``. Any other difference would be taken for an effect of speculation. Which settings speculate, an engine's rules state. A value
+with ``${VAR}`` is unknown before launch. A problem that is not ``refused`` is a warning.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +87,7 @@ def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, wh
         args={name: setting for name, setting in args.items() if setting.value is not None},
         env=env,
         url=urls[-1] if urls else None,
+        # What is asked of which server: a variant with the baseline's would be the baseline itself.
         asks=(
             # In one spelling: an address may be given with /v1 and without.
             str(urls[-1].value).rstrip("/").removesuffix("/v1").lower() if urls else None,
@@ -170,8 +176,8 @@ class _Pair:
     def check_readable(self) -> Iterator[Problem]:
         """Yield a problem for every speculative setting without a mapping.
 
-        A setting of ``mappings`` must be a mapping, or a string of JSON with one, since the other checks read it. One with a
-        ``${VAR}`` is unknown yet, and passes.
+        The settings in the rules' ``mappings``, such as vLLM's ``speculative-config``, must be a mapping, or a string of JSON with one,
+        since the other checks read it. One with a ``${VAR}`` passes.
         """
         for arm in (self._baseline, *self._variants.values()):
             for name in self._rules.mappings & arm.args.keys():
@@ -184,9 +190,9 @@ class _Pair:
     def check_addresses(self) -> Iterator[Problem]:
         """Yield a problem for every arm without the server it needs.
 
-        Such arms are one without an address if this engine's servers are never started here, a variant started here while
-        the baseline's server runs elsewhere (a warning), and a variant that sends the baseline's own requests to the
-        baseline's server.
+        Attached servers run already, at ``url``; others are started here. An arm needs ``url`` if this engine's servers are
+        never started here. A variant must not be started here beside an attached baseline (a warning), nor send the
+        baseline's own requests to the baseline's server.
         """
         expected = "the address of a server that runs already: http://HOST:PORT"
         for arm in (self._baseline, *self._variants.values()):
@@ -197,6 +203,7 @@ class _Pair:
             if baseline_url is not None and variant.url is None and not self._rules.attached:
                 address = "no url: its server is started here, and the baseline's runs elsewhere"
                 yield self._problem(variant.where, address, "both attached, or both started here")
+            # With the same headers and body too, nothing makes that server speculate for the variant alone.
             if variant.url is not None and variant.asks == self._baseline.asks:
                 address = f"{_describe_value(variant.url)}, the baseline's own address"
                 hint = "attach a second server, or give the variant a `body` or `headers` that make this one speculate"
@@ -211,7 +218,8 @@ class _Pair:
     def check_stack(self) -> Iterator[Problem]:
         """Yield a problem for every speculative setting under ``stack``.
 
-        The baseline would have it too. Null is allowed: it takes a variant's setting out of the process.
+        The processes of a stack are one server together, and every arm has them: the baseline would have the setting too. Null
+        is allowed, since it takes a variant's setting out of the process.
         """
         for at, process in enumerate(self._stack):
             for name, value in process.args.items():
@@ -221,10 +229,9 @@ class _Pair:
                     yield self._problem(path, "a speculative setting, which the baseline would have too", "none", hint, refused=True)
 
     def check_drafting(self) -> Iterator[Problem]:
-        """Yield a problem for every unknown drafting method and unusable count.
+        """Yield a problem for every unknown method and unusable number of draft tokens.
 
-        The count is that of draft tokens. Variants without a speculative argument are left out: others may speculate by
-        their address alone.
+        Variants without a speculative argument are left out, since they may speculate by their address alone.
         """
         for variant in self._variants.values():
             if any(self._rules.speculates(name) for name in variant.args):
@@ -259,6 +266,7 @@ class _Pair:
         for setting in settings:
             if not _has_variable(setting.value) and not _is_count(setting.value):
                 yield self._problem(setting.path, _describe_value(setting), expected, refused=True)
+        # ``defaulted``: the engine has a number of its own. ``uncounted``: methods that need none.
         if not settings and not rule.defaulted and not (method is not None and method.value in rule.uncounted):
             yield self._problem((*variant.where, "args"), f"no {rule.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
@@ -345,7 +353,7 @@ class _Pair:
 
 
 def _overlay_path(*settings: Setting | None) -> KeyPath | None:
-    """Return the path of the first setting that an overlay states.
+    """Return the path of the first setting stated by an arm itself.
 
     None if both settings are the engine's or absent: one arm then takes the engine's setting out.
     """

@@ -1,4 +1,8 @@
-"""A config file read: all of its problems at once, or a Config."""
+"""A config file read: all of its problems at once, or a Config.
+
+A problem is one mistake with its line and a remedy. A file has one ``engine``, or two builds of it under ``engines``: ``old`` is in use,
+and ``new`` may replace it. Baseline and variants are overlays: settings laid over those of the engine.
+"""
 
 from __future__ import annotations
 
@@ -104,6 +108,7 @@ def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None
     old = _engine_settings(engines.restrict_to_engine(data, EngineName.OLD)["engine"]) if has_engines and not alone else None
     kept_text = engines.restricted_text(text, alone) if alone and has_engines else text
     config = _make_config(engines.restrict_to_engine(data, alone or EngineName.NEW), document, path, kept_text)
+    # The kept text of one engine is written anew: errors need the lines of the file itself.
     return replace(config, old=old, lines=document.lines if alone else None)
 
 
@@ -118,7 +123,7 @@ def list_problems(document: YamlDocument) -> tuple[Problem, ...]:
 def list_file_problems(document: YamlDocument) -> tuple[Problem, ...]:
     """Return the problems of a config file as it is written.
 
-    Problems that may come or go when values of a matrix are laid over its sections are left out.
+    Left out are problems that depend on a matrix: its values are laid over sections, and may cause or mend them.
     """
     return (
         *validate.problems(document),
@@ -186,7 +191,7 @@ def _reasoning_settings(*, tokens: int = 0, effort: str | list[str] | None = Non
 
 
 def _event_steps(steps: Sequence[Mapping[str, Any]] | None, folder: Path) -> tuple[EventStep, ...]:
-    """Return the steps of one event; none for null.
+    """Return the steps of one event between requests; none for null.
 
     Relative paths in commands start at ``folder``, the config's.
     """
@@ -259,7 +264,7 @@ def _check_required_features(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _check_event_steps(document: YamlDocument) -> Iterator[Problem]:
-    """Yield the problems of the steps under ``between``.
+    """Yield the problems of the steps under ``between``, events between requests.
 
     A step must have either ``url`` or ``command``, a ``body`` beside ``url`` alone, and no variable in its path.
     """

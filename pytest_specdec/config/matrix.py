@@ -1,4 +1,9 @@
-"""``matrix`` of a config: every allowed combination of values as a cell, and one ordinary config for the cells of each baseline."""
+"""``matrix`` of a config: every allowed combination of values as a cell, and one ordinary config for the cells of each baseline.
+
+An axis is a setting with several values; a value's overlay is laid over sections of the file. A cell is a variant under one value of each
+axis. A group has all cells with the same baseline. In its config they are the variants. A place is the path of keys to a value; lines are
+the file's, by place, for errors.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +55,8 @@ class MatrixConfig:
     def config(self, group: Group) -> Config:
         """Return the config of a group, with exactly its cells as variants.
 
-        The group may have some of its cells only. Raises ConfigError with all problems of the settings that are laid over each other.
+        The group may have some of its cells only. A matrix without axes of the baseline has one group, ``ALL``, whose config keeps the
+        file's name. Raises ConfigError with all problems of the settings that are laid over each other.
         """
         document = _group_document(self, group)
         comment = f"# Written by pytest-specdec: the config as the group {group.name} of {self.path.name} has it.\n"
@@ -107,7 +113,7 @@ def _check_engines(document: YamlDocument) -> Iterator[Problem]:
 def _check_pair_names(document: YamlDocument, matrix: Matrix) -> Iterator[Problem]:
     """Yield a problem for each waiver and golden test of an unknown pair.
 
-    Each must name a variant or a cell.
+    A waiver is a known failure; a golden test is the entry of a golden file for a variant. Each must name a variant or a cell.
     """
     data: Any = document.data
     names = (*matrix.axes[VARIANT], *(cell.name for cell in matrix.cells))
@@ -134,6 +140,7 @@ def _group_document(config: MatrixConfig, group: Group) -> YamlDocument:
         "gates": _group_gates(data.get("gates", {}), group),
         "public": [name for name in data.get("public", ()) if name in variables.names(data)],
     }
+    # Errors in the group's config then name the lines of the file that it comes from.
     lines = dict(baseline.lines)
     for cell in group.cells:
         lines |= _variant_lines(config, cell)
@@ -220,7 +227,8 @@ def _cell_names(group: Group, name: str) -> tuple[str, ...]:
 def _group_gates(gates: Mapping[str, Any], group: Group) -> Mapping[str, JSON]:
     """Return the gates of a group, with golden tests for its cells alone.
 
-    A group without any such test has no golden file, as its cells have no floor in it, and no gate on the length without another part.
+    A golden file has published acceptance lengths by test, used as floors. In a group without any such test ``golden`` is left out, since
+    its cells have no floor there, and so is the gate on the length if nothing else is in it.
     """
     stated_tests = _golden_tests({"gates": gates})
     if not stated_tests:

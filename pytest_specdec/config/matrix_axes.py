@@ -1,4 +1,8 @@
-"""The axes of a matrix: settings with several values each, and these laid over the sections of a config."""
+"""The axes of a matrix: settings with several values each, and these laid over the sections of a config.
+
+A cell of the matrix is a variant under one value of each axis. A place is the path of keys to a setting, such as ``engine.args.dtype``. An
+overlay has, by section of the config, the settings that a value lays over it. A value's label is its part of a cell's id.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +79,8 @@ class Axis:
 def read_axes(document: YamlDocument) -> tuple[Axis, ...]:
     """Return the axes of a schema-valid config, in file order.
 
-    An axis is called by the last step of its place, or by the whole place if two end alike or the step is ``variant`` or ``group``, which
-    select cells already. A value is called by its key; in a list, by the value itself (:func:`value_name`).
+    An axis is called by the last step of its place. It is called by the whole place if two end alike, or if the step is ``variant`` or
+    ``group``: these select cells already. A value is called by its key; in a list, by the value itself (:func:`value_name`).
     """
     stated: Any = document.data
     axes: Mapping[str, Any] = stated["matrix"]["axes"]
@@ -93,7 +97,8 @@ def _last_step(key: str) -> str:
 def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | list[JSON], name: str) -> Axis:
     """Return the axis called ``name``, of the entry ``key`` under ``axes``.
 
-    ``stated`` has its values: by name, or as a list.
+    ``stated`` has its values: by name, or as a list. If ``key`` is the place of a setting, each value is that setting; otherwise it is an
+    overlay.
     """
     steps = tuple(key.split(".")) if _is_place(key, stated) else ()
     items: list[tuple[str | int, str, JSON]]  # the key of each value, its name and its setting
@@ -134,7 +139,7 @@ def _nest(steps: tuple[str, ...], value: JSON) -> Mapping[str, JSON]:
 def _lines(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Mapping[KeyPath, int]:
     """Return the lines of a value's overlay, by place in the overlay.
 
-    ``path`` is the value's place in the file, and ``steps`` that of the setting which it is nested under.
+    ``path`` is the value's place in the file. In the overlay it stands at ``steps``, the place of its setting; () if it is the overlay.
     """
     # The mappings around the value stand in the axis's key, not in lines of their own.
     above = {steps[:end]: document.line(path) for end in range(1, len(steps))}
@@ -237,8 +242,8 @@ def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
 def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
     """Yield a problem for an axis that attached servers cannot follow.
 
-    Such a server keeps the settings with which it was started. So no axis may have addresses, and beside an address in the file its values
-    may have settings of requests only: otherwise all of them would be the same.
+    An attached server runs already and keeps the settings with which it was started. So no axis may have addresses. Beside an address in
+    the file an axis may have settings of requests only (``_REQUEST``): with others all of its values would be the same server.
     """
     data: Any = document.data
     attached = next(engines.list_addresses(data), None)
@@ -266,8 +271,8 @@ def _check_overlap(document: YamlDocument, earlier: Axis, later: Axis) -> Iterat
 def _leaves(overlay: JSON, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the place of each setting in an overlay.
 
-    An empty mapping is a setting too. Flags, the keys under ``args``, are in one spelling. Directly in a section, ``executable``, ``venv``
-    and ``image`` are one place, ``program``, since only one of them holds.
+    ``path`` is the place of ``overlay`` itself. An empty mapping is a setting too. Flags, the keys under ``args``, are in one spelling.
+    Directly in a section, ``executable``, ``venv`` and ``image`` are one place, ``program``, since only one of them holds.
     """
     if isinstance(overlay, Mapping) and overlay:
         for key, value in overlay.items():
@@ -299,8 +304,8 @@ def lay_over(section: str, settings: JSON, overlay: JSON) -> JSON:
 def _merge(settings: Mapping[str, JSON], overlay: Mapping[str, JSON], *, flags: bool = False, keep_null: bool = False) -> dict[str, JSON]:
     """Return ``settings`` with ``overlay`` merged into them.
 
-    With ``flags`` the names are those of flags, the same in either spelling. A null takes a setting out; with ``keep_null`` it stays, but
-    not inside of mappings.
+    With ``flags`` the names are those of flags, the same with dashes or underscores: the spelling in ``settings`` stays. A null takes a
+    setting out; with ``keep_null`` it stays, but not inside of mappings.
     """
     merged = dict(settings)
     for key, value in overlay.items():

@@ -1,4 +1,8 @@
-"""The cells of a matrix: every combination of values that no exclusion leaves out, or few of them with every pair of values."""
+"""The cells of a matrix: every combination of values that no exclusion leaves out, or few of them with every pair of values.
+
+A combination, or row, has a value for each axis of settings and a variant, by axis; ``levels`` are the names of all values by axis. An
+exclusion has values of some axes: combinations with all of them are left out. Cells with the same baseline form a group.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ def find_problems(document: YamlDocument, axes: Sequence[Axis]) -> Iterator[Prob
                 place = (*_EXCLUDE, index)
                 yield validate.problem(document, place, "combinations that are left out already", "an exclusion of others", "remove it")
             valid.append(exclusion)
-    if not _Allowed(levels, valid)({}):
+    if not _Allowed(levels, valid)({}):  # {}: with any values
         yield validate.problem(document, _EXCLUDE, "every combination left out", "at least one that stays")
     count = math.prod(map(len, levels.values()))
     data: Any = document.data
@@ -81,8 +85,8 @@ def _check_exclusion(document: YamlDocument, index: int, exclusion: Exclusion, l
 def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
     """Return the matrix of a config without problems.
 
-    Its groups, and the cells in each, are in the order of the file's values. With ``cover: pairwise`` they are few, with every allowed
-    pair of values in one of them.
+    Its groups, and the cells in each, are in the order of the file's values. With ``cover: pairwise`` it has few cells, enough for every
+    allowed pair of values to stand together in one.
     """
     data: Any = document.data
     levels = _levels(document, axes)
@@ -92,6 +96,7 @@ def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
     baseline_axes = [axis.name for axis in axes if axis.changes_baseline]
     variant_axes = [VARIANT, *(axis.name for axis in axes if not axis.changes_baseline)]
 
+    # By baseline first: groupby joins only neighbours, and the cells of a group share a baseline.
     ordered = sorted(combinations, key=lambda row: (_sort_key(row, levels, baseline_axes), _sort_key(row, levels, variant_axes)))
     groups = (_group(axes, list(rows)) for _, rows in groupby(ordered, key=lambda row: _sort_key(row, levels, baseline_axes)))
     return Matrix(axes=levels, groups=tuple(groups))
@@ -106,6 +111,7 @@ def _combine_all(levels: Mapping[str, Sequence[str]], allowed: _Allowed) -> list
 def _cover_pairs(levels: Mapping[str, Sequence[str]], allowed: _Allowed) -> list[Mapping[str, str]]:
     """Return few combinations that have every allowed pair of values."""
 
+    # `pairwise` numbers the values of an axis from 0.
     def name_values(indices: Mapping[str, int]) -> dict[str, str]:
         return {axis: levels[axis][index] for axis, index in indices.items()}
 
@@ -147,7 +153,7 @@ class _Allowed:
     def _search(self, items: tuple[tuple[str, str], ...]) -> bool:
         """Return True if values of the other axes can complete ``items``.
 
-        ``items`` are pairs of an axis and its value. The combination must be one that no exclusion leaves out.
+        ``items`` are pairs of an axis and its value. No exclusion may leave the combination out. Only axes of exclusions are completed.
         """
         part = dict(items)
         if any(all(part.get(axis) == value for axis, value in exclusion.items()) for exclusion in self._exclusions):

@@ -1,4 +1,8 @@
-"""Expressions over the cells of a matrix: ``async=on and not kv-cache-dtype=fp8 or eagle3-*``."""
+"""Expressions over the cells of a matrix: ``async=on and not kv-cache-dtype=fp8 or eagle3-*``.
+
+A cell is a variant under one value of each axis, a setting with several values. A group has the cells with the same baseline. A condition
+is a function that tells if a cell is selected.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +119,8 @@ class _Parser:
     def _parse_value(self, axis: str, pattern: str) -> Condition:
         """Return the condition that a cell has a value of ``axis``.
 
-        ``pattern`` matches names of its values, or is a value as the config has it. Raises ConfigError for an unknown axis or value.
+        ``pattern`` matches names of its values, or else is a value as the config has it, such as ``-1`` for the name ``minus-1``. Raises
+        ConfigError for an unknown axis or value.
         """
         if axis == GROUP:
             return self._parse_group(pattern)

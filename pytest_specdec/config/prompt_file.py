@@ -1,4 +1,8 @@
-"""A prompts file: one JSON object per line, read with all of its problems at once."""
+"""A prompts file: one JSON object per line, read with all of its problems at once.
+
+A line is a prompt of the user's own, sent beside those of the suites: ``messages`` of a chat, or ``prompt``, the beginning of a text. A
+``schema`` is what its answer must follow.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +103,7 @@ def _line_problems(path: Path, number: int, data: JSON) -> Iterator[Problem]:
 
     ``data`` is the value in the line, and ``number`` the line's number from 1.
     """
-    # Of a line alone the document knows no line numbers, and its root is not the file.
+    # The schema sees one line's value, without numbers of lines: what it takes for the file is the line.
     document = yaml.YamlDocument(data=data, source=str(path), lines={})
     for problem in validate.problems(document, _SCHEMA):
         yield replace(problem, line=number, path="the line" if problem.path == "the file" else problem.path)

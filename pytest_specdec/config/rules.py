@@ -54,7 +54,7 @@ class DraftingRule:
     def split_methods(self, value: object) -> tuple[object, ...]:
         """Return the drafting methods in a setting's value.
 
-        A list, or a text with commas, has several.
+        A list, or a text with commas, has several. Any other value is itself the only one.
         """
         methods = value.split(",") if isinstance(value, str) else value
         return tuple(methods) if isinstance(methods, (list, tuple)) else (value,)

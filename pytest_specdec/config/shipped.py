@@ -13,7 +13,8 @@ MODULE = "pytest_specdec.suites"
 def _find_folder(name: str) -> Path:
     """Return the folder ``name`` in the package, or else beside it.
 
-    If there is neither, the one in the package is returned, which does not exist.
+    It is in the package if that is installed, and beside it in a checkout. If there is neither, the path in the package is returned, which
+    does not exist.
     """
     return next((folder for folder in (_PACKAGE / name, _PACKAGE.parent / name) if folder.is_dir()), _PACKAGE / name)
 

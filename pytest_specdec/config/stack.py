@@ -1,4 +1,9 @@
-"""``stack`` of a config: the processes that are one server together, their ports, and the placeholders in their words."""
+"""``stack`` of a config: the processes that are one server together, their ports, and the placeholders in their words.
+
+Every arm, the baseline or a variant, is such a server. Requests go to the process that is ``asked``; counters of tokens are read from those
+that are ``counted``. A process with ``kind: engine`` has the engine's own command. ``{port.NAME}`` is the port of a process, or a further
+one of its ``ports``; ``{args}`` are the arguments of the arm.
+"""
 
 from __future__ import annotations
 
@@ -139,11 +144,13 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     """Yield a problem for each ``metrics_url`` that cannot be meant.
 
-    Such are addresses of counters beside a process with ``counted: true``, and of a server of one process that is started here.
+    Such are addresses of counters beside a process with ``counted: true``, as only one of the two can say where they are read, and
+    addresses for a server of one process that is started here, whose counters are read where requests go.
     """
     counted = [entry.get("name") for entry in stack if entry.get("counted")]
     addressed = {path[:-1] for path in engines.list_addresses(data)}
     for path, section in _arm_sections(data):
+        # Other than a stack, only a server that runs already may count elsewhere: its arm or the engine then has an address.
         has_server_to_count = stack or path in addressed or ("engine",) in addressed or _is_engine_of_attached_arm(data, path)
         if "metrics_url" in section and not has_server_to_count:
             hint = "add the `url` that is asked; or leave it out, since counters are read where requests go"
@@ -230,7 +237,7 @@ def _check_placeholders(document: YamlDocument, data: Mapping[str, Any], stack: 
     texts += [text for path, section in _arm_sections(data) for text in _texts(section.get("metrics_url"), (*path, "metrics_url"))]
     for path, text in texts:
         for match in _PLACEHOLDER.finditer(text):
-            kind, name = match[1], match[2]
+            kind, name = match[1], match[2]  # of {port.proxy}: port and proxy
             if kind == _PORT and name is not None and name not in names:
                 expected = f"one of {', '.join(names)}, or a name under `ports`"
                 yield validate.problem(document, path, f"the port {name!r}", expected, validate.nearest(name, names))

@@ -1,4 +1,8 @@
-"""A config's data held against its schema, and every problem reported with its place and remedy."""
+"""A config's data held against its schema, and every problem reported with its place and remedy.
+
+An error is one of the package jsonschema. It has the schema's keyword that failed (``validator``), the keyword's value, and the wrong value
+(``instance``). It becomes a problem for users: what was found at which place, and what was expected.
+"""
 
 from __future__ import annotations
 
@@ -128,6 +132,7 @@ def problems(document: YamlDocument, schema: str = "schema.json") -> tuple[Probl
     ``schema`` is the name of a file of this package.
     """
     errors = list(_validator(schema).iter_errors(document.data))
+    # A key that was only misspelt is not missing too.
     intended = {path for error in errors if error.validator == "additionalProperties" for path in _intended_keys(error)}
     return tuple(dict.fromkeys(problem for error in errors for problem in _problems_of_error(document, error, intended)))
 
@@ -160,6 +165,7 @@ def _problems_of_error(document: YamlDocument, error: _Error, intended: set[KeyP
         for name in error.validator_value:
             if name not in error.instance and (*path, name) not in intended:
                 yield problem(document, (*path, name), "nothing", "a value: it must be given")
+    # Texts by the schema's keyword, those about the name of a key apart.
     elif "propertyNames" in error.absolute_schema_path:
         yield problem(document, (*path, str(error.instance)), *_NAMES[str(error.validator)](error))
     # A value that is no mapping fails "not" besides its type: the type is reported.
@@ -206,7 +212,7 @@ def _enum_words(error: _Error) -> _Words:
 
 
 def _family_words(error: _Error) -> _Words:
-    """Return the words for a name of no known family.
+    """Return the words for a name of no known family of judgements.
 
     The hint is drawn from this package's families only; families of other packages have dotted names.
     """

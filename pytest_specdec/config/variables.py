@@ -1,4 +1,9 @@
-"""``${VAR}`` in a config: filled in at launch and nowhere before, the secrets among the values, and their salted digests."""
+"""``${VAR}`` in a config: filled in at launch and nowhere before, the secrets among the values, and their salted digests.
+
+``environ`` has the variables of the environment, by name. A layer is the settings of the engine, or of an arm, laid over those. A path is
+the place of a value in the config: its keys and indices. A private section, ``headers``, ``body``, ``env`` or ``command``, may have a
+secret in any variable. Secrets are masked in all that a run writes.
+"""
 
 from __future__ import annotations
 
@@ -241,8 +246,8 @@ def _values_to_mask(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the values of a config's variables to be masked.
 
     A value is masked if the variable's name, or the key at which it stands, marks a secret. So is the whole text at such a key that
-    joins variables and text. In a private section every value is masked but too short ones, paths in ``env``, and those that are listed
-    under ``public`` or shown anyway. Variables that are not set are left out.
+    joins variables and text. In a private section every value is masked, but not too short ones, paths in ``env``, those listed under
+    ``public``, and those shown in readable places of the config. Variables that are not set are left out.
     """
     readable = {environ[name] for name in _public_names(data) if name in environ} | set(_readable_values(data, environ))
     for path, text in _plain_values(data, ()):
@@ -262,7 +267,7 @@ def _public_names(data: JSON) -> tuple[str, ...]:
 
 
 def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the texts shown by the config or a report anyway.
+    """Yield the texts shown by the config or a report, not to be masked.
 
     These are texts without a variable, and the names of models, programs and images, filled in if all of their variables are set.
     """
@@ -274,7 +279,7 @@ def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _private_part(path: KeyPath) -> str:
-    """Return the private section of an arm, process or event around a value.
+    """Return the name of the private section around the value at ``path``.
 
     It is ``headers``, ``body`` or ``env`` of an arm, ``command`` or ``env`` of a process of a stack, and ``body`` or
     ``command`` of an event. Every variable in such a section is taken for a secret. Empty if the value stands elsewhere.

@@ -1,4 +1,4 @@
-"""The waivers of a config: known failures, each with its report, its owner and the last day on which it is expected."""
+"""The waivers of a config: known failures, each of one judgement, with its report, its owner and the last day on which it is expected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
     """
     data = document.data if isinstance(document.data, Mapping) else {}
     entries, variants = data.get("waivers"), data.get("variants")
-    judgements: set[tuple[object, ...]] = set()
+    judgements: set[tuple[object, ...]] = set()  # waived by the entries before
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, Mapping):
             yield from check_day(document, ("waivers", index), entry.get("expires"))

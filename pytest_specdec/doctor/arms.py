@@ -1,4 +1,9 @@
-"""The servers that a run would start: every arm's arguments, variables and command."""
+"""The servers that a run would start: every arm's arguments, variables and command.
+
+An arm is one server: the baseline, a variant, which speculates, a draft model served alone, or the scorer. It is attached if it runs
+already at an address in the config. An overlay is the arm's own settings, laid over those of ``engine``. A stack is several processes that
+are one server.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +51,8 @@ class Arm:
     def command(self, config: Config, engine: Engine) -> Command:
         """Return the command that serves this arm.
 
-        Its port is 0, since the real one is chosen at boot. Raises EngineError if the engine or the model is missing.
+        The port is given apart from the arguments, as 0: the real one is chosen at boot. Raises EngineError if the engine or the model is
+        missing.
         """
         args = {name: value for name, value in self.args.items() if name != "port"}
         setup = ServerSetup(model=self.model, port=0, args=args, env=self.env, speculative=self.speculative, secrets=Secrets())
@@ -89,7 +95,7 @@ def _split(config: Config, engine: Engine, arm: Arm, environ: Mapping[str, str])
     if not config.stack:
         yield arm
     setup = ServerSetup(model=arm.model, port=0, args=arm.args, env=arm.env, speculative=arm.speculative, secrets=Secrets())
-    ports = dict.fromkeys(port_names(config.stack), 0)
+    ports = dict.fromkeys(port_names(config.stack), 0)  # the real ones are chosen at boot
     commands = StackCommands(config=config, engine=engine, setup=setup, ports=ports, environ=environ)
     for at, process in enumerate(config.stack):
         if process.is_engine and are_variables_set(process, environ):
@@ -130,7 +136,7 @@ def _make_arm(
     ``overlay`` are the arm's own settings, laid over those of ``engine``; ``path`` is their place in the config.
     Settings with a variable that is not set are left out, since another check reports them.
     """
-    paths: dict[str, KeyPath] = {plain(key): ("engine", "args", key) for key in config.engine.args}
+    paths: dict[str, KeyPath] = {plain(key): ("engine", "args", key) for key in config.engine.args}  # where the config states each
     paths.update({plain(key): (*path, "args", key) for key in overlay.args})
     return Arm(
         name=name,

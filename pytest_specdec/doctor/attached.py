@@ -1,4 +1,8 @@
-"""The attached servers: whether each is there, takes the key, and serves the model, and which engine's it is; asked by GETs."""
+"""The attached servers: whether each is there, takes the key, and serves the model, and which engine's it is; asked by GETs.
+
+They run already, at an address in the config; a setup says how one is reached. An arm is one server of a run. Counters are the engine's
+metrics of tokens and drafts. A config with the engine ``AnyEngine`` leaves open which engine the server is.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +61,7 @@ def _check_counters(arm: Arm, config: Config, engine: Engine, setup: ServerSetup
     """Yield a check of each address of counters, which has to answer.
 
     ``setup`` is that of the arm's attached server. An address without a known path gives a warning. Counters that a
-    reading resets are not read. Whether they count is seen only in a run. Raises SetupError for several addresses of
-    counters that a reading resets.
+    reading resets are not read; several addresses of such raise SetupError. Whether counters grow is seen only in a run.
     """
     recognised = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
     dialect = (recognised or engine).dialect(config, setup)

@@ -1,4 +1,8 @@
-"""The checks of everything that would end a server at boot: the doctor says them, and a run makes them before its first boot."""
+"""The checks of everything that would end a server at boot: the doctor says them, and a run makes them before its first boot.
+
+The doctor is the command that checks a config on this machine. An arm is one server of a run; an attached one runs already and is not
+started. A scorer is a further server that scores the arms' tokens. A stack is several processes that are one server.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +87,8 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
 def _check_scorer(config: Config, pool: Executor) -> Iterator[Check]:
     """Yield the checks of a scorer that a run would start.
 
-    They are of its engine and its flags; an unknown engine is a failed check. Yields nothing without a scorer, or for an attached
-    one.
+    They are of its engine and its flags, renamed to ``scorer``; an unknown engine is a failed check. Yields nothing without a
+    scorer, or for an attached one.
     """
     try:
         servers = _scorer_to_start(config)
@@ -146,6 +150,7 @@ def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> _M
     """
     if not servers:
         return _MachineChecks()
+    # As the servers will have it: the config's variables replace those of this process.
     visible = {**os.environ, **config.engine.env}.get("CUDA_VISIBLE_DEVICES")
     devices = machine.select_visible(machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), visible)
     footprint = _footprint(config, engine)
@@ -159,7 +164,7 @@ def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> _M
 
 
 def _footprint(config: Config, engine: Engine) -> Footprint:
-    """Return the footprint of one server on an accelerator.
+    """Return the share of the machine that a server on accelerators takes.
 
     Empty if the model is missing, since another check has reported that.
     """
@@ -222,9 +227,10 @@ def _select_failed(*results: Check) -> tuple[Check, ...]:
 def _select_memory_failures(results: tuple[Check, ...]) -> tuple[Check, ...]:
     """Return the failed checks of free memory that stop a run.
 
-    None do while another capture runs: it may have freed the memory when this run gets the devices.
+    None of them stops it while another capture runs: that one may have freed the memory when this run gets the devices.
     """
     failures = _select_failed(*results)
+    # The check of leases is OK if no other capture holds a lock.
     return failures if failures and machine.leases(locks.folder()).level is Level.OK else ()
 
 

@@ -1,4 +1,4 @@
-"""The result of one check: a level, a line, and the lines under it."""
+"""The result of one check by the doctor, which checks a config on this machine: a level, a line, and the lines under it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The config itself: pair, variables, gates for speed, and the plan that the suites make of it."""
+"""The config itself: pair, variables, gates for speed, and the plan that the suites make of it.
+
+A pair is one variant, which speculates, beside the baseline; the pair lint finds other differences between them. A gate is a limit on a
+figure of a run, such as the speedup. A plan is what a run would do: the boots of servers, or visits of attached ones, and their requests.
+The suites are the tests; the depth is how much they send.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +86,7 @@ def prompts(config: Config) -> tuple[Check, ...]:
 
 
 def waivers(config: Config, day: date) -> tuple[Check, ...]:
-    """Return a check per waiver of the config.
+    """Return a check per waiver of the config, a failure expected until a day.
 
     Those that expired before ``day`` give warnings.
     """
@@ -100,9 +105,9 @@ def waivers(config: Config, day: date) -> tuple[Check, ...]:
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:
     """Check the gates of the config and of this machine's baseline file.
 
-    ``folder`` has the baseline files, and ``environment`` describes this machine. A file that cannot be used fails. Stored floors that do
-    not hold here, and files of other machines only, give warnings. Before them, one check counts the floors stored for this machine;
-    without floors and warnings, it says that only the config's own floors apply.
+    A baseline file has floors that earlier runs on a machine have measured. ``folder`` has these files, and ``environment`` describes this
+    machine. A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give warnings. A check
+    that counts the floors of this machine comes first. Without floors and warnings, one says that only the config's own floors apply.
     """
     try:
         baseline_file.check(folder, config.name)

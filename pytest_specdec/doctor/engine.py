@@ -1,4 +1,8 @@
-"""The engine: whether it is installed, which version it is, and whether its own help lists every flag of every arm."""
+"""The engine: whether it is installed, which version it is, and whether its own help lists every flag of every arm.
+
+An arm is one server that a run would start, with its command line. The engine's adapter, code of this package, makes that from the config
+and may add flags.
+"""
 
 from __future__ import annotations
 
@@ -156,6 +160,7 @@ def _join_arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     The model, the last word before the first arm's flags, comes first. A parser checks the value of every flag, also if
     the same flag comes again.
     """
+    # The program and its words before any flag, such as `vllm serve MODEL`.
     beginnings = [tuple(takewhile(lambda word: not word.startswith("--"), argv)) for argv in argvs]
     flags = (word for beginning, argv in zip(beginnings, argvs, strict=True) for word in argv[len(beginning) :])
     return (*beginnings[0][1:][-1:], *flags)

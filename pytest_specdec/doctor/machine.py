@@ -1,4 +1,8 @@
-"""The machine: pinned ports, disk, accelerators, and other captures at work."""
+"""The machine: pinned ports, disk, accelerators, and other captures at work.
+
+A capture is the part of a run that starts servers and sends them requests; it holds lock files meanwhile. An arm is one of its servers. A
+footprint is what one server takes: its number of devices, and the share of their memory.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +99,9 @@ def _free_gib(folder: Path) -> float:
 
 
 def devices(result: ProgramResult) -> tuple[Device, ...]:
-    """Return the accelerators in the output of ``QUERY``.
+    """Return the accelerators in the output of nvidia-smi.
 
-    () if nvidia-smi is missing or failed.
+    ``QUERY`` asks it for number, name, total and used MiB. () if it is missing or failed.
     """
     rows = [line.split(", ") for line in result.out.splitlines()] if result.exit_code == 0 else []
     return tuple(
@@ -110,8 +114,8 @@ def devices(result: ProgramResult) -> tuple[Device, ...]:
 def select_visible(present: Sequence[Device], visible: str | None) -> tuple[Device, ...]:
     """Return the devices left by ``CUDA_VISIBLE_DEVICES``, which nvidia-smi ignores.
 
-    ``visible`` is its value: numbers, of which those from the first invalid one on do not count; None leaves all devices. All are returned
-    as well if a device is named by its UUID, since the query has none.
+    ``visible`` is its value, numbers with commas between; the list ends at the first invalid number. None leaves all devices. All are
+    returned as well if a device is named by its UUID, since nvidia-smi is not asked for these.
     """
     names = [name.strip() for name in visible.split(",")] if visible is not None else None
     if names is None or any(not name.lstrip("-").isdecimal() for name in names if name):

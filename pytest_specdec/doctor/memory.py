@@ -1,4 +1,4 @@
-"""Device memory: whether the weights of every arm, drafter included, go into the share of the devices that a server takes."""
+"""Device memory: whether the weights of every arm, a server that a run starts, drafter included, go into its share of the devices."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class _Weights:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
     """Check the weights of every arm against device memory.
 
-    The weights must fit into the share of the memory that a server uses, on the smallest device times the number of devices: they are
-    taken as split evenly. If all fit, one check says so. Returns () if there is no device, if the engine uses none, or if its server may
-    take any of them.
+    The weights must fit into the share of memory that a server uses. They are taken as split evenly over its devices, so that the smallest
+    device here, times their number, is the limit. If all fit, one check says so. Returns () without a device, for an engine that uses none,
+    and for a server that may take any of them.
     """
     if not devices or footprint.device_share is None or not footprint.takes_first:
         return ()

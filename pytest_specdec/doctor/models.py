@@ -1,4 +1,4 @@
-"""The models that a config names: a folder, or a name on the Hugging Face hub with what it takes to fetch it."""
+"""The models of a config's arms, its servers: a folder, or a name on the Hugging Face hub with what it takes to fetch it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a stack that are not the engine's own: whether the program of each is on this machine."""
+"""The processes of a stack (several that are one server) that are not the engine's own: whether the program of each is on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def checks(config: Config, engine: Engine, environ: Mapping[str, str]) -> Iterat
     A process with a variable that is not set is left out, since another check reports that.
     """
     setup = ServerSetup(model=config.engine.model, port=0, args=config.engine.args, env=config.engine.env, secrets=Secrets())
-    ports = dict.fromkeys(stack.port_names(config.stack), 0)
+    ports = dict.fromkeys(stack.port_names(config.stack), 0)  # the real ones are chosen at boot
     commands = StackCommands(config=config, engine=engine, setup=setup, ports=ports, environ=environ)
     for at, process in enumerate(config.stack):
         if not process.is_engine and are_variables_set(process, environ):

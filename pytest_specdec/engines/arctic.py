@@ -1,4 +1,7 @@
-"""The adapter of Arctic Inference: vLLM with a plugin that brings drafters of its own and loads into one release of vLLM only."""
+"""The adapter of Arctic Inference: vLLM with a plugin that brings drafters of its own and loads into one release of vLLM only.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+"""
 
 from __future__ import annotations
 
@@ -70,9 +73,8 @@ class Arctic(Vllm):
     def recognises(self, get: Get) -> bool:
         """Return True if the server is vLLM with the plugin's settings.
 
-        The settings show in development mode only: ``/server_info`` returns ``VllmConfig.__str__`` as the plugin's
-        ``config.py`` writes it, under ``VLLM_SERVER_DEV_MODE``. Otherwise the server passes for vLLM, with the same
-        dialect.
+        ``get`` returns the text at a path of the server; None without one. ``/server_info`` has the settings, but only under
+        ``VLLM_SERVER_DEV_MODE``. Without that variable the server passes for vLLM, and is asked in vLLM's dialect.
         """
         return super().recognises(get) and _SETTING in (get("/server_info") or "")
 
@@ -83,14 +85,14 @@ class Arctic(Vllm):
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings of ``--speculative-config``; None without it.
 
-        They are vLLM's, but for the plugin's own keys: one has the batch size that stops drafting, another the draft tokens
-        of suffix decoding, 16 if no key gives them. A speculator of method ``arctic`` is a head on the target, of unknown
-        kind if combined with suffix decoding.
+        vLLM's reading of them is corrected by three of the plugin's own keys. ``hard_disable_by_batch_size`` stops drafting.
+        ``suffix_speculative_tokens`` has the draft tokens of suffix decoding, 16 by default. ``enable_suffix_decoding`` mixes
+        those into the drafts of method ``arctic``, a head on the target: the kind is unknown then.
         """
         draft, setting = vllm.draft(args), vllm.speculative_setting(args)
         if draft is None:
             return None
-        # effective_draft_limit of the plugin: from this many requests on none drafts; beyond `disable_by_batch_size` the first ones do.
+        # From this many requests on none drafts (the plugin's effective_draft_limit), so that the largest batch with drafts has one fewer.
         draft = replace(draft, most_requests=max(0, integer_or_zero(setting.get(_NO_DRAFTS_FROM)) - 1))
         if setting.get("method") == _SUFFIX:
             return replace(draft, tokens=integer_or_zero(setting.get("suffix_speculative_tokens")) or draft.tokens or _SUFFIX_TOKENS)
@@ -102,7 +104,7 @@ class Arctic(Vllm):
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return vLLM's footprint, its devices multiplied by the plugin's sequence ranks.
 
-        The ranks are those of the arm that has most.
+        Each rank, a process with part of every sequence, takes devices of its own. The arm with most ranks counts.
         """
         footprint = super().footprint(config, accelerated=accelerated)
         ranks = max(max(1, whole_number(args.get(_SEQUENCE_RANKS))) for args in arm_args(config))

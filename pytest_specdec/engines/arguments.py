@@ -1,4 +1,8 @@
-"""Server arguments: a mapping in the config, flags on the command line, and the figures read from all arms' arguments."""
+"""Server arguments: a mapping in the config, flags on the command line, and the figures read from all arms' arguments.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+A stack is a server of several processes, such as a router and two engines.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +95,8 @@ def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
 def process_args(config: Config) -> Iterator[list[dict[str, JSON]]]:
     """Yield a list for each arm: the arguments of its processes.
 
-    Those are the processes of a stack that take the arm's arguments; without a stack the list has one item. Names are
-    in one spelling, ``speculative-config`` for ``--speculative_config``.
+    In a stack, those processes that take the arm's arguments have an item each, with their own laid on top. Without a
+    stack the list has one item. Names are in one spelling, ``speculative-config`` for ``--speculative_config``.
     """
     processes = [process.args for process in config.stack if process.takes_args] or [{}]
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
@@ -114,13 +118,14 @@ def integer_or_zero(value: JSON) -> int:
 def device_footprint(config: Config, share: str, default: float, parallel: Sequence[Sequence[str]]) -> Footprint:
     """Return the largest device share and device count of all arms.
 
-    ``share`` names the argument for the fraction of an accelerator's memory that a server takes; an arm without it
-    takes the engine's ``default``. The share counts as stated if an arm states the largest one. ``parallel`` has a row
-    for each kind of parallelism: the names of the argument for its number of ranks. An arm takes as many accelerators as
-    the product of these numbers.
+    ``share`` names the argument for the fraction of an accelerator's memory that a server takes, above 0 and at most 1;
+    an arm without it takes the engine's ``default``. The share counts as stated if an arm states the largest one.
+    ``parallel`` has a row for each kind of parallelism: all names of the argument for its number of ranks, which is 1 without
+    one. An arm takes as many accelerators as the product of these numbers.
     """
     arms = list(arm_args(config))
     stated_shares = [float(fraction) for args in arms if isinstance(fraction := args.get(share), int | float) and 0 < fraction <= 1]
+    # Fewer stated shares than arms: some arm takes the default.
     largest_share = max((*stated_shares, *([default] if len(stated_shares) < len(arms) else ())))
     devices = max(math.prod(max(1, *(whole_number(args.get(name)) for name in names)) for names in parallel) for args in arms)
     return Footprint(
@@ -144,7 +149,11 @@ class PrecisionFlags:
     """Its values that round nothing."""
 
     def is_single_precision(self, args: Mapping[str, JSON]) -> bool:
-        """Return True if ``args`` state float32 and quantise nothing."""
+        """Return True if ``args`` state float32 and quantise nothing.
+
+        Weights may be quantised by an argument, by their load format, or by a field laid over config.json. Keys and
+        values have to stay unrounded too. Names in ``args`` have no dashes before them.
+        """
         quantises = any(args.get(name) for name in self.quantising) or args.get("load-format") in self.formats
         overrides_quantisation = "quant" in str(args.get(self.overrides, ""))
         cache_is_exact = args.get(self.cache, "auto") in self.caches

@@ -1,4 +1,7 @@
-"""Attached servers: addresses of servers, of any engine, that run already and are not ours."""
+"""Attached servers: addresses of servers, of any engine, that run already and are not ours.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+"""
 
 from __future__ import annotations
 
@@ -105,17 +108,16 @@ class Attach:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the drafting stated in ``args``, with defaults for the rest.
 
-        The arguments are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all
-        optional. A variant without them counts as speculating too, in an unknown way. The shortest n-gram is by default the
-        longest, ``ngram-max``. Raises EngineError for any other argument, and for an unknown value of ``draft`` or
-        ``draft-sampling``.
+        The arguments are ``draft`` (its kind), ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all
+        optional. A variant without them counts as speculating too, in an unknown way. ``ngram-min`` is by default ``ngram-max``. Raises
+        EngineError for any other argument, and for an unknown value of ``draft`` or ``draft-sampling``.
         """
         by_flag = {plain(name): value for name, value in args.items()}
         _refuse_unknown(by_flag)
         kind = _read_enum(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
         ngram_max = whole_number(by_flag.get("ngram-max"))
         model = by_flag.get("draft-model")
-        # A draft model without a name is called `draft`, and is then whatever its server lists.
+        # A draft model that the config does not name is called `draft`: its own server's only model is meant.
         return Draft(
             kind=kind,
             tokens=whole_number(by_flag.get("draft-tokens")),

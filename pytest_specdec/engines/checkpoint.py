@@ -52,9 +52,9 @@ def gib(checkpoint: Path) -> float | None:
 def weights_gib(checkpoint: Path) -> float | None:
     """Return a lower bound of the weights that a server loads, in GiB.
 
-    Checkpoints may hold the same weights as safetensors, as ``.bin`` and as Mistral's ``consolidated*``: the smallest
-    set counts, where :func:`gib` adds all files up. A set with a link to a file that is not there is not whole, and
-    does not count. Returns None without weights.
+    Checkpoints may hold the same weights in several formats: as safetensors, as ``.bin`` and as Mistral's
+    ``consolidated*``. A server loads one of them, so that the smallest counts; :func:`gib` adds all files up. A format with
+    a broken link is not complete, and does not count. Returns None without weights.
     """
     safetensors = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith("consolidated")]
     formats = (safetensors, list(checkpoint.glob("*.bin")), list(checkpoint.glob("consolidated*.safetensors")))
@@ -82,8 +82,8 @@ def folder(config: Config, model: str) -> Path:
 def find_folder(model: str, environ: Mapping[str, str]) -> Path:
     """Return the folder of ``model`` for a server with the variables ``environ``.
 
-    This is the path itself, or the newest snapshot of that name in the hub's cache. Without either, ``model`` is
-    returned as a path, which does not exist.
+    This is ``model`` itself if it is a path, else the newest snapshot of that name in the hub's cache, which those
+    variables may place elsewhere. Without either, ``model`` is returned as a path, which does not exist.
     """
     path = Path(model)
     snapshots_folder = hub_cache(environ) / f"models--{model.replace('/', '--')}" / "snapshots"
@@ -147,8 +147,8 @@ _OVERRIDES = ("hf-overrides", "json-model-override-args")
 def describe_positions(config: Config) -> str:
     """Return the scaling of a model's positions and its sliding window, in words.
 
-    Both are read from the model's config.json on this machine, with the arguments of ``_OVERRIDES`` laid over it. Empty for
-    neither, and if unknown.
+    Both are read from the model's config.json on this machine, with the engine's arguments that override its fields laid
+    over it. A multimodal model has the fields of its language part in ``text_config``. Empty for neither, and if unknown.
     """
     settings: dict[str, JSON] = {}
     for layer in (read_config(folder(config, config.engine.model)), *(config.engine.args.get(name) for name in _OVERRIDES)):
@@ -159,7 +159,11 @@ def describe_positions(config: Config) -> str:
 
 
 def _describe_stretching(settings: Mapping[str, JSON]) -> str:
-    """Return the scaling of rotary positions: ``YaRN x4 over 32,768 positions``; empty without."""
+    """Return the scaling of rotary positions: ``YaRN x4 over 32,768 positions``; empty without.
+
+    ``settings`` are those of config.json. The number of positions is the one that the model was trained for, and is left out,
+    as the factor is, if config.json lacks it.
+    """
     rope = settings.get("rope_scaling") or settings.get("rope_parameters")
     kind = (rope.get("rope_type") or rope.get("type")) if isinstance(rope, Mapping) else None
     if not isinstance(rope, Mapping) or not isinstance(kind, str) or kind == "default":
@@ -173,8 +177,8 @@ def _describe_stretching(settings: Mapping[str, JSON]) -> str:
 def _describe_window(settings: Mapping[str, JSON]) -> str:
     """Return a sliding window in words; empty without one in use.
 
-    An example is ``sliding window of 4,096 tokens in 12 of 24 layers``. The layers are named only if config.json states
-    each one's kind.
+    An example is ``sliding window of 4,096 tokens in 12 of 24 layers``. The layers are counted only if config.json lists
+    every layer's kind. A window that it switches off, or that no layer has, is not in use.
     """
     window, layers = settings.get("sliding_window"), settings.get("layer_types")
     kinds = layers if isinstance(layers, list) else []
@@ -186,8 +190,8 @@ def _describe_window(settings: Mapping[str, JSON]) -> str:
 def is_quantised(checkpoint: Path) -> bool:
     """Return True if a checkpoint's files declare quantisation.
 
-    The files are config.json and ``hf_quant_config.json``; a ``.gguf`` path counts as quantised. Returns False without
-    such files.
+    They do by a key of config.json or of its ``text_config``, the language part of a multimodal model, or by the presence of
+    ``hf_quant_config.json``. A ``.gguf`` path counts as quantised. Returns False without such files.
     """
     settings = read_config(checkpoint)
     text_config = settings.get("text_config")

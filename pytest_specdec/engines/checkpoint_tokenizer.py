@@ -68,7 +68,7 @@ class CheckpointTokenizer:
         ``arguments`` are further variables of the checkpoint's chat template, which also writes the special tokens.
         Returns an empty tuple without a template, or if the template refuses the messages.
         """
-        from jinja2 import TemplateError  # noqa: PLC0415 - as above
+        from jinja2 import TemplateError  # noqa: PLC0415 - an extra that other engines do without
 
         if self._template is None:
             return ()
@@ -76,6 +76,7 @@ class CheckpointTokenizer:
             text = self._template.render(messages=messages, **{"add_generation_prompt": True, **arguments})
         except (TemplateError, TypeError, ValueError):
             return ()
+        # The template has written the special tokens already.
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -112,15 +113,16 @@ class CheckpointTokenizer:
     def _template(self) -> Template | None:
         """The compiled chat template; None without one.
 
-        It is rendered in a sandbox, as transformers does, and prints a fixed date, so that prompts are the same in
-        every boot of a run.
+        It is set up as in transformers: a sandbox with the functions that templates call (``tojson``, ``raise_exception``,
+        ``strftime_now``) and the special tokens as variables. The date is a fixed one, so that prompts are the same in every
+        boot of a run.
         """
-        from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - an extra that other engines do without
 
         source = self._template_source()
         if source is None:
             return None
-        # As transformers renders templates; autoescaping is for HTML.
+        # The options are those of transformers; autoescaping is for HTML.
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
         environment.filters["tojson"] = _to_json
         environment.globals.update(raise_exception=_raise_template_error, strftime_now=lambda _: _TODAY, **self._special_tokens())
@@ -129,14 +131,14 @@ class CheckpointTokenizer:
     def _template_source(self) -> str | None:
         """Return the text of the chat template; None without one.
 
-        A template file is preferred to ``tokenizer_config.json``, in which the one called ``default`` is taken of
-        several.
+        ``chat_template.jinja`` comes first, then ``tokenizer_config.json``. If that lists several templates by name, the one
+        called ``default`` is returned.
         """
         file = self._folder / "chat_template.jinja"
         if file.is_file():
             return file.read_text("utf-8")
         template = self._settings.get("chat_template")
-        if isinstance(template, list):  # several, by name
+        if isinstance(template, list):
             template = next(
                 (entry.get("template") for entry in template if isinstance(entry, Mapping) and entry.get("name") == "default"), None
             )

@@ -127,11 +127,10 @@ def command(
     """Return the command to run ``argv`` in the config's image.
 
     The container uses the host's network. Its program is the config's entrypoint, else ``entrypoint``, the engine's own; without
-    both, the image's takes ``argv`` as arguments, or runs it as a command. ``folders`` are models and files, mounted read-only at
-    their own paths, as are the folders that variables of ``_FOLDERS`` name. ``caches`` name further variables of cache folders, each
-    with its default place under a home directory; these folders are mounted from this machine and kept between boots. Variables, the
-    hub's token among them, are passed by name, so that no command line holds their values. Without ``accelerator`` the container
-    gets no GPU.
+    both, the image decides what runs ``argv``. ``folders`` are models and files, mounted read-only at their own paths, as are the
+    folders that some variables of this machine name. ``caches`` are further variables of cache folders, each with its default place
+    under a home directory; these folders are mounted from this machine and kept between boots. Variables, the hub's token among
+    them, are passed by name, so that no command line holds their values. Without ``accelerator`` the container gets no GPU.
     """
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
     cache_folders = _cache_folders(settings, env, {**_HUB, **_COMPILED, **(caches or {})})
@@ -139,6 +138,7 @@ def command(
     volumes = _volumes(config, cache_folders.values(), (*folders, *_existing_folders(folder_variables)))
     environment = {**folder_variables, **env, **cache_folders}
     program = settings.entrypoint or entrypoint
+    # An option `--env NAME` without a value takes it from the environment of `docker run`.
     options = [
         *("--rm", "--name", name, "--network", "host"),
         *_resource_options(settings, env, accelerator=accelerator),
@@ -163,9 +163,9 @@ def command(
 def _volumes(config: Config, cache_folders: Iterable[str], folders: Sequence[str]) -> list[str]:
     """Return the values of ``--volume``: the config's volumes, caches, and ``folders``.
 
-    The last are mounted read-only, unless one is a cache too.
+    The last are mounted read-only, unless one is a cache too. They and the caches have the same path inside as outside.
     """
-    caches = dict.fromkeys(cache_folders)
+    caches = dict.fromkeys(cache_folders)  # without repetitions, in order
     return [
         *(f"{_host_path(config, host)}:{path}" for host, path in config.engine.docker.volumes.items()),
         *(f"{folder}:{folder}" for folder in caches),
@@ -174,10 +174,10 @@ def _volumes(config: Config, cache_folders: Iterable[str], folders: Sequence[str
 
 
 def _cache_folders(settings: DockerSettings, env: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
-    """Return the caches' folders to mount, by variable.
+    """Return the caches' folders to mount, by the variable that names each.
 
     ``env`` are the server's variables; ``places`` are the default folders under a home directory, by variable. A cache that
-    lies in a volume of the config is left out.
+    lies in a volume of the config is left out, since that volume is mounted already.
     """
     volume_targets = tuple(_volume_targets(settings))
     return {
@@ -188,7 +188,7 @@ def _cache_folders(settings: DockerSettings, env: Mapping[str, str], places: Map
 def _resource_options(settings: DockerSettings, env: Mapping[str, str], *, accelerator: bool) -> Iterator[str]:
     """Yield the options for devices, shared memory and limits.
 
-    Those that the config states itself are left out. ``env`` are the server's variables.
+    Those that the config states itself are left out. ``env`` are the server's variables. Without ``accelerator`` no devices are asked for.
     """
     stated_options = set(settings.options) | {word.partition("=")[0] for word in settings.options if word.startswith("--")}
     if accelerator and "--gpus" not in stated_options and (devices := _gpus_option_value(settings.gpus, env)):
@@ -214,7 +214,7 @@ def _gpus_option_value(setting: str, env: Mapping[str, str]) -> str:
     if selection == "all" or "=" in selection:
         return selection
     devices = f"device={selection}"
-    return f'"{devices}"' if "," in selection else devices  # the value is a row of CSV
+    return f'"{devices}"' if "," in selection else devices  # docker reads the value as CSV, in which quotes keep a comma
 
 
 def _configured_value(variable: str, env: Mapping[str, str]) -> str:
@@ -228,13 +228,14 @@ def _configured_value(variable: str, env: Mapping[str, str]) -> str:
 def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the cache variables with their folders on this machine.
 
-    The config comes first, then our own environment, then a default. ``places`` are default folders under a home
-    directory, by variable. The hub's default is the user's own cache. Files compiled in a container belong to the
-    container's user, possibly root, and so get a folder of this package's own. ``HF_HUB_CACHE`` is added if it is set.
+    A folder is the variable's value in ``env``, else in our own environment, else a default below the user's cache folder.
+    ``places`` are the folders under a home directory that the programs use by default, by variable. The hub's cache is
+    the user's own. Files compiled in a container belong to the container's user, possibly root, and so get a folder of
+    this package's own. ``HF_HUB_CACHE`` is added if it is set.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for variable, place in places.items():
-        # In the folder of all caches, so that `.triton/cache` is called `triton` there.
+        # The place without the words for a cache: `.cache/huggingface` becomes `huggingface`, and `.triton/cache` becomes `triton`.
         parent = home if variable in _HUB else home / "pytest-specdec"
         name = place.removeprefix(".cache/").removesuffix("/cache").removeprefix(".")
         yield variable, str(Path(_configured_value(variable, env) or parent / name).expanduser())
@@ -245,8 +246,9 @@ def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Itera
 def _is_covered(host: str, place: str | None, volume_targets: Sequence[str]) -> bool:
     """Return True if a volume of the config holds the cache.
 
-    ``host`` is the folder in the cache's variable, and ``place`` the cache's default place under a home directory. The
-    volume is mounted at or above ``host``, or at ``place``. The cache then needs no mount of its own.
+    ``host`` is the cache's folder, and ``place`` its default place under a home directory, if it has one. ``volume_targets``
+    are the container paths of the config's volumes. One of them holds the cache if it is ``host`` or a folder above, or if
+    it ends with ``place``, in whatever home directory.
     """
     return any(PurePosixPath(host).is_relative_to(path) or (place and path.rstrip("/").endswith(f"/{place}")) for path in volume_targets)
 
@@ -254,7 +256,7 @@ def _is_covered(host: str, place: str | None, volume_targets: Sequence[str]) -> 
 def _volume_targets(settings: DockerSettings) -> Iterator[str]:
     """Yield the container paths of all volumes in the config.
 
-    Its docker options may state some too.
+    Its docker options may state some too, as ``--volume=HOST:PATH`` with or without a mode at the end.
     """
     yield from (path.partition(":")[0] for path in settings.volumes.values())
     yield from (value.split(":")[1] for value in option_values(settings.options, "--volume", "-v") if ":" in value)

@@ -31,7 +31,8 @@ def load(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = No
     """Return the JSON of a server's reply.
 
     ``parse_constant`` reads NaN and infinities, as in :func:`json.loads`. Raises ValueError for text that is not JSON, and
-    BeyondLimitsError for JSON too large or too deep for a reply.
+    BeyondLimitsError for JSON too large or too deep for a reply. Its values are estimated before it is parsed, since they take
+    many times the memory of the text.
     """
     if _estimate_values(text) > _MAX_VALUES + len(text) * _VALUES_PER_BYTE:
         msg = "JSON of too many values"

@@ -19,8 +19,8 @@ _FIRST_DATE = 10
 def program(config: Config, tool: str, *, default: str | None, remedy: str) -> str:
     """Return the path of the engine's program.
 
-    This is the config's ``executable``, else the program called ``tool`` in its ``venv``, else ``default``, a path or
-    None. Raises EngineError, with ``remedy`` in it, if the program is not there.
+    This is the config's ``executable``, else the program called ``tool`` in its ``venv``, else ``default``, mostly the path of
+    ``tool`` on PATH. Raises EngineError, with ``remedy`` in it, if the program is not there or ``default`` is None.
     """
     settings = config.engine
     if settings.executable:
@@ -48,7 +48,7 @@ def release(program_path: str, package: str) -> str:
     images of vLLM and SGLang have.
     """
     path = Path(program_path)
-    # The python of a venv is a link to another environment's.
+    # A venv's python is a link to another environment's: the package may be in either, the venv's first.
     environments = dict.fromkeys((path.absolute().parent.parent, path.resolve().parent.parent))
     folders = [
         folder for environment in environments for folder in sorted(environment.glob(f"lib/python*/*-packages/{package}-*.dist-info"))
@@ -64,6 +64,7 @@ def image_release(image: str) -> str:
     """
     name = image.partition("@")[0].rpartition("/")[2]
     tag = name.partition(":")[2]
+    # Releases of the engines begin with 0 or 1; a tag without numbers counts as a release too.
     return tag if numbers(tag) < (_FIRST_DATE,) else ""
 
 

@@ -27,7 +27,8 @@ def entries(value: JSON) -> Sequence[JSON]:
 def named_adapters(value: JSON, field: str) -> Adapters:
     """Return the adapters of an argument, chosen by one field of a body.
 
-    Each is ``name=path``, JSON with both, or a path alone, which then is the name too. ``field`` takes the name.
+    ``value`` has an entry for each: ``name=path``, JSON with both, or a path alone, which then is the name too. ``field`` is
+    the field of a request's body that takes the name. Entries without a name are left out.
     """
     names = dict.fromkeys(name for entry in entries(value) if (name := _read_name(entry)))
     return Adapters(named=tuple(Adapter(name=name, fields={field: name}) for name in names))
@@ -61,7 +62,10 @@ def _read_object(entry: JSON) -> Mapping[str, JSON]:
 
 
 def adapter_paths(value: JSON) -> list[str]:
-    """Return the paths of an argument's adapters."""
+    """Return the paths of an argument's adapters.
+
+    An entry is JSON with a path, or text: ``name=path`` or a path alone.
+    """
     paths: list[str] = []
     for entry in entries(value):
         fields = _read_object(entry)

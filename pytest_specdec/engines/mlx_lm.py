@@ -52,8 +52,8 @@ class MlxLmDialect(PlainDialect):
         """Return the body with neutral parameters, asking for log-probabilities.
 
         Token ids come with the log-probabilities; ``top_logprobs`` is removed, since it would replace the emitted token's id. Parameters
-        that the request leaves out get neutral values, unless it has ``server_defaults``. Penalties count all tokens, not only the last 20.
-        The model has the server's own name for it.
+        that the request leaves out get neutral values, which leave the distribution as it is, unless it has ``server_defaults``. Penalties
+        count all tokens, not only the last 20. The model is called by the server's own name: any other is looked up on the hub.
         """
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
         top_k = body.get("top_k")  # elsewhere -1 turns it off, here 0 does
@@ -66,8 +66,8 @@ class MlxLmDialect(PlainDialect):
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a reply with the token ids of its log-probabilities.
 
-        The ids are copied from ``logprobs.content`` to ``token_ids`` of each choice, where capture reads them; without any
-        that is an empty list.
+        The ids are copied from ``logprobs.content`` to ``token_ids`` of each choice, where the client reads the ids of every
+        engine. A choice without log-probabilities gets an empty list.
         """
         choices = data.get("choices")
         if not isinstance(choices, Sequence):
@@ -133,7 +133,8 @@ class MlxLm:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings in ``args``; None without a draft model.
 
-        The settings are ``draft-model`` and ``num-draft-tokens``. mlx-lm draws drafts with the request's own sampling parameters.
+        The settings are ``draft-model`` and ``num-draft-tokens``, 3 by default. mlx-lm draws drafts with the request's own
+        sampling parameters, so that their sampling is probabilistic.
         """
         model, tokens = args.get(_DRAFT_MODEL), args.get(_DRAFT_TOKENS, _DEFAULT_TOKENS)
         if not isinstance(model, str):

@@ -72,7 +72,9 @@ def by_name(model: str) -> ModelSize | None:
 def _size(model: str, files_gb: float | None) -> ModelSize | None:
     """Return the size by ``files_gb``, or else by the model's name.
 
-    The active weights are the part of all weights that the name's parameters give. Returns None if neither is known.
+    Without files, all weights are the name's parameters times their bytes, 2 if the name gives none. Active weights, those
+    read for every token, have the same part in all weights as the active parameters in all parameters. Returns None if
+    neither files nor name tell the size.
     """
     parameters = _parameters_of(Path(model).name.lower())
     gb = files_gb or (parameters and parameters.billions * (parameters.bytes_each or _HALF_PRECISION))
@@ -92,14 +94,15 @@ def _files_gb(path: Path) -> float | None:
 def _parameters_of(name: str) -> _Parameters | None:
     """Return the parameters of a model by its name in lower case.
 
-    Sparse models in the table have published figures; of any other name the largest number before ``b`` or ``m``
-    counts, and the one after ``-a`` or ``_a``, if there is one, are those active. A word such as ``fp8`` gives the bytes of a
-    parameter. Returns None if the name gives no number.
+    Some sparse models, which read only a part of their weights for a token, have published figures. Of any other name the largest number
+    before ``b`` or ``m`` counts, and the active parameters are the number after ``-a`` or ``_a``: ``30b-a3b`` has 30 billion, 3 of them
+    active. Without it all are active. A word such as ``fp8`` gives the bytes of a parameter. Returns None if the name gives no number.
     """
     bytes_each = next((size for pattern, size in _BYTES if re.search(pattern, name)), None)
     published = next((parameters for sparse, parameters in _SPARSE.items() if name.startswith(sparse)), None)
     if published is not None:
         return published._replace(bytes_each=published.bytes_each or bytes_each)
+    # In billions: `8x7b` is 56, and `135m` is 0.135.
     counts = [int(experts or 1) * float(count) * (1.0 if unit == "b" else 1e-3) for experts, count, unit in _BILLIONS.findall(name)]
     if not counts:
         return None

@@ -46,8 +46,8 @@ class SmallCache(Protocol):
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
         """Return arguments for a cache of about a thousand tokens.
 
-        They are laid over the arguments of every arm, so that concurrent requests run out of cache and are preempted.
-        Returns None if the engine cannot do so with this config.
+        They are laid over the arguments of every server, baseline and variants, so that concurrent requests run out of cache
+        and are preempted. Returns None if the engine cannot do so with this config.
         """
 
 
@@ -62,7 +62,7 @@ class ServerEvents(Protocol):
     """The engine's own settings under which it serves more events: the remedy if it has none."""
 
     def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:
-        """Return the steps of each event that every arm of this config serves, by name.
+        """Return the events that all servers of this config serve: by name, each one's steps.
 
         Names are those of :class:`pytest_specdec.model.event.EventName` where one fits, the mildest event first. After its
         last step the server has to answer requests as before.

@@ -1,4 +1,7 @@
-"""The OpenAI protocol and nothing beyond it: no token ids, no counters, no scores. Other dialects begin here."""
+"""The OpenAI protocol and nothing beyond it: no token ids, no counters, no scores. Other dialects begin here.
+
+A dialect writes the requests to an engine's server and reads its replies. Scores are log-probabilities of tokens that are in the request.
+"""
 
 from __future__ import annotations
 
@@ -91,10 +94,10 @@ class PlainDialect:
         return None
 
     def traffic(self, text: str) -> Traffic:
-        """Return the traffic counters in a Prometheus page.
+        """Return the traffic counters, those of all clients' requests, in a Prometheus page.
 
-        Most engines use the same names for the start of the process, prompt tokens, generated tokens and preemptions.
-        A missing one is None.
+        Apart from a prefix, most engines use the same names for the start of the process, prompt tokens, generated tokens and
+        preemptions. A missing one is None.
         """
         return Traffic(
             started_s=_first_value(text, "process_start_time_seconds"),
@@ -135,7 +138,8 @@ def with_usage(request: Request) -> dict[str, JSON]:
 def owner(get: Get) -> str:
     """Return the owner of the first model in ``/v1/models``.
 
-    Most engines name themselves there. Returns an empty string without one.
+    Most engines name themselves there. ``get`` returns the text at a path of the server; None without one. Returns an empty
+    string without an owner.
     """
     data = json_reply.document(get("/v1/models")).get("data")
     first = data[0] if isinstance(data, list) and data else None
@@ -148,8 +152,8 @@ _SAMPLE = r"^(?:\w+:)?{}(?:\{{.*\}})?\s+(\S+)\s*$"
 def _series_values(text: str, name: str) -> list[float]:
     """Return the values of a Prometheus series under all its labels.
 
-    The engine's prefix, such as ``vllm:``, is not part of ``name``. Returns an empty list without the series, or if
-    one of the values is not a finite number.
+    ``text`` is the page, and ``name`` the series without the engine's prefix, such as ``vllm:``. Returns an empty list without
+    the series, or if one of the values is not a finite number.
     """
     matches = re.findall(_SAMPLE.format(name), text, re.MULTILINE)
     try:

@@ -1,4 +1,8 @@
-"""The protocol of engines: the command that starts a server, the dialect that it speaks, and the rules of its pair lint."""
+"""The protocol of engines: the command that starts a server, the dialect that it speaks, and the rules of its pair lint.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+Capture starts the servers, sends the requests and records the answers, which judges compare afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The built-in reference engine: ``python -m specdec_reference``."""
+"""The built-in reference engine: ``python -m specdec_reference``.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+A verify step checks a window: the last emitted token and its draft.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,11 @@ class Reference:
         return VllmDialect()
 
     def template(self, model: str | None, speculator: str | None) -> str:
-        """Return the shipped config, with model and drafter replaced if given."""
+        """Return the shipped config, with model and drafter replaced if given.
+
+        It names the kind ``reference`` and the models ``target`` and ``draft``. ``model`` and ``speculator``, the name of a draft
+        model, replace the last two.
+        """
         # The comment above the first empty line is about the shipped config itself.
         text = (shipped.CONFIGS / "reference.yaml").read_text(encoding="utf-8").partition("\n\n")[2]
         replacements = {"reference": self.kind, "target": model, "draft": speculator}
@@ -97,8 +105,8 @@ class Reference:
         """Raise EngineError if the engine cannot run this config.
 
         It refuses a container image, looks for the interpreter, its packages and every checkpoint, and compares the size of
-        each draft model's vocabulary with the target's. Packages are not looked for in an interpreter that the config
-        names.
+        each draft model's vocabulary with the target's. Packages are looked for in this process's interpreter, and so only if
+        the config names no other.
         """
         _find_python(config)
         missing = [name for name in _NEEDS if find_spec(name) is None]
@@ -116,8 +124,8 @@ class Reference:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return the command ``python -m specdec_reference`` with a server's arguments.
 
-        Models are named by the paths of their checkpoints. A speculating server reports the verify steps of every
-        answer, unless the config states otherwise.
+        Models and LoRA adapters are named by their paths. A speculating server reports the verify steps of every answer,
+        unless the config states otherwise.
         """
 
         def resolve(model: str) -> str:
@@ -153,7 +161,10 @@ class Reference:
         return {"max-model-len": longest, "num-gpu-blocks-override": -(-longest // _BLOCK_TOKENS) + 2}
 
     def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:  # noqa: ARG002 - every server has them
-        """Return pause, sleep and reload as vLLM has them, and slots as llama.cpp has them."""
+        """Return the events of every server, by name, with the requests that make each.
+
+        Most are vLLM's; saving and restoring a slot, one sequence of the cache, is llama.cpp's.
+        """
         return {
             EventName.PAUSE: vllm_events.PAUSE,
             EventName.RESET: vllm_events.RESET,
@@ -170,7 +181,7 @@ class Reference:
     def why_not_offloaded(self, config: Config) -> str:
         """Return the reason an arm lacks a second cache tier; empty if none does.
 
-        ``offload-blocks`` gives it one, on any process of a stack.
+        ``offload-blocks`` gives it one. In a stack, a server of several processes, any of them may have it.
         """
         has_tiers = all(any(args.get("offload-blocks") for args in processes) for processes in process_args(config))
         return "" if has_tiers else "needs offloaded blocks of the cache: state offload-blocks in the args"
@@ -203,10 +214,10 @@ class Reference:
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
 
     def route(self, config: Config) -> ScoringRoute:
-        """Return continuations or prompt log-probabilities, by the baseline's arguments.
+        """Return the way to score tokens, by the baseline's arguments.
 
-        Continuations are for a baseline started with ``--no-prompt-logprobs`` that still takes token ids. Any other gets prompt
-        log-probabilities, also one that can be scored in neither way.
+        It is continuations, one-token completions of token ids, for a baseline started with ``--no-prompt-logprobs`` that still
+        takes ids. Any other gets prompt log-probabilities, also one that can be scored in neither way.
         """
         args = merge(config.engine.args, config.baseline.args)
         # Both settings are on unless stated as false, or by their `no-` flag.

@@ -85,8 +85,8 @@ def _unknown_engine_error(kind: str, installed_kinds: list[str]) -> EngineError:
 def _load_engine(point: EntryPoint) -> Engine:
     """Return an entry point's engine, checked against the protocol.
 
-    The entry point is a class without arguments, or an object. Raises EngineError if it cannot be loaded, whatever
-    its module raises.
+    The entry point is a class to be called without arguments, or the engine itself. Raises EngineError if it cannot be loaded,
+    whatever its module raises: the code is another package's.
     """
     try:
         entry_object: Any = point.load()

@@ -1,4 +1,7 @@
-"""What servers count: the verify steps of an answer, and all clients' traffic."""
+"""What servers count: the verify steps of an answer, and all clients' traffic.
+
+A verify step checks a draft: it emits the accepted draft tokens and one more.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ class VerifySteps:
     def counters(self) -> SpecCounters:
         """The speculation counters of these verify steps, as servers report them.
 
-        Steps without a draft are left out of ``drafts``, as servers do not count them. Item i of
-        ``accepted_per_position`` counts the steps with more than i accepted draft tokens.
+        Steps without a draft are left out of ``drafts``, as servers do not count them. Item i of ``accepted_per_position``
+        counts the steps with more than i accepted draft tokens: those that accepted the draft token at position i.
         """
         longest = max(self.drafted, default=0)
         return SpecCounters(
@@ -54,9 +57,9 @@ class Traffic:
     """Requests that were put off because the cache was full."""
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Return the work of two ranks together.
+        """Return the work of two ranks, processes of one server, together.
 
-        The start is the later one, so that a rank started anew shows. A figure that either lacks is None.
+        The start is the later one, so that it changes if either is started anew. A figure that either lacks is None.
         """
         return Traffic(
             started_s=None if self.started_s is None or other.started_s is None else max(self.started_s, other.started_s),

@@ -1,4 +1,8 @@
-"""The processes of a server that is a stack: each with its command, its port, and the sign that it is ready."""
+"""The processes of a server that is a stack: each with its command, its port, and the sign that it is ready.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+With a ``stack`` in the config, each arm is several processes together, such as a router and two engines.
+"""
 
 from __future__ import annotations
 
@@ -71,10 +75,10 @@ class StackCommands:
     def process_setup(self, at: int, process: StackProcess) -> ServerSetup:
         """Return the setup of ``process``, at index ``at`` in the config's stack.
 
-        Its arguments are laid over the arm's; a process that takes the arm's arguments gets the arm's variables too,
-        below its own. It speculates if the arm does and its arguments have draft settings. Addresses of counters are left
-        out, since :meth:`asked_setup` has them all. Raises ConfigError for a variable that is not set, and EngineError if an
-        argument has ``{program}`` and the engine is missing.
+        Its arguments are laid over the arm's. Its variables are laid over the arm's too if the process takes the arm's
+        arguments (``takes_args``). It speculates if the arm does and its arguments have draft settings. Addresses of counters
+        are left out, since :meth:`asked_setup` has them all. Raises ConfigError for a variable that is not set, and EngineError
+        if an argument has ``{program}`` and the engine is missing.
         """
         filled = self._fill(process.args)
         args = merge(self.setup.args, filled if isinstance(filled, Mapping) else {})
@@ -88,8 +92,9 @@ class StackCommands:
     def recipe(self, at: int, process: StackProcess) -> ProcessRecipe:
         """Return the recipe of ``process``, at index ``at`` in the config's stack.
 
-        It is ready by its ``ready`` in the config, or else, if it runs the engine, by the engine's health path. Raises
-        ConfigError for a variable that is not set, and EngineError if the engine or a model is missing.
+        The sign that it is ready is its ``ready`` in the config, or else, if it runs the engine, the engine's health path. In the
+        command of another program the word ``{args}`` stands for all arguments. Raises ConfigError for a variable that is not
+        set, and EngineError if the engine or a model is missing.
         """
         setup = self.process_setup(at, process)
         if process.is_engine:
@@ -110,8 +115,8 @@ class StackCommands:
     def _sources(self) -> tuple[CounterSource, ...]:
         """Return the addresses of the arm's counters.
 
-        They are those of ``metrics_url``, with placeholders filled in, or else those of the processes that count. Empty if
-        no process is said to count: the one that is asked counts then.
+        They are those that the config states, with placeholders filled in, or else those of the processes that it says to count.
+        Empty without either: the counters are then read from the process that gets the requests.
         """
         if self.setup.counted:
             return tuple(
@@ -123,7 +128,8 @@ class StackCommands:
     def _fill(self, value: JSON) -> JSON:
         """Return ``value`` with its placeholders replaced.
 
-        The engine's program is looked for only if ``{program}`` is among them, since it may be missing.
+        They are ``{host}``, ``{model}``, ``{program}`` and the processes' ports. The engine's program is looked for only if
+        ``{program}`` is among them, since it may be missing.
         """
         values = {"host": HOST, "model": self.config.resolve(self.config.engine.model)}
         program = {"program": self._program} if "{program}" in stack.placeholders(value) else {}
@@ -144,9 +150,10 @@ class StackCommands:
 def footprint(config: Config, engine: Engine, *, accelerated: bool) -> Footprint:
     """Return the memory and accelerators of one server with all its processes.
 
-    Every process with the arm's arguments takes what the engine estimates for one server; any other takes nothing. The device share
-    is multiplied by the most such processes that name one device, or by all of them if no process names a device. The server takes as
-    many devices as its processes name together, and at least as many as one of them.
+    Every process with the arm's arguments takes what the engine estimates for one server; any other, such as a router, takes nothing. A
+    device's share grows with the processes on it: the fullest device counts, by the devices that processes name in their variables. If
+    none names any, all are taken to share the same devices. The server takes as many devices as its processes name together, and at least
+    as many as the engine estimates for one.
     """
     process_footprint = engine.footprint(config, accelerated=accelerated)
     engine_processes = [process for process in config.stack if process.takes_args]

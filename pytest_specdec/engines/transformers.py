@@ -102,8 +102,8 @@ class TransformersDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
         """Return the body with its sampling parameters in ``generation_config``.
 
-        They stand there and no longer in the body. Parameters that the request leaves out get neutral values, unless it
-        asks for the server's own. The variant's drafting is in ``generation_config`` too.
+        They have the library's names there, and are left out of the body itself. Those that the request does not state get neutral
+        values, unless it asks for the server's own. The variant's speculative settings are in ``generation_config`` too.
         """
         rest = {name: value for name, value in request.body.items() if name not in _TRANSLATED}
         return {
@@ -132,11 +132,12 @@ class TransformersDialect(PlainDialect):
     ) -> tuple[int, ...] | None:
         """Return the token ids of a greedy answer; None if uncertain.
 
-        The ids are those that the tokenizer gives the answer's text, if they are as many as the server counted. If they are
-        one fewer, the end-of-sequence token, which is in no text, is added to them, unless the checkpoint has several such
-        tokens, or the answer may end by another; at the request's token limit it is not added either, since the text may be
-        spelt by one token more than the tokenizer uses. A stream under speculation counts verify steps
-        instead of tokens (see the module): its ids are certain only if they are as many as the request's token limit.
+        The ids are those that the tokenizer gives the answer's text, if they are as many as the server counted. A stream under speculation
+        counts verify steps instead of tokens: its ids are certain only if they are as many as the request's token limit.
+
+        If one is missing, it may be the end-of-sequence token, which is in no text. That is added if the checkpoint has one
+        such token only, and the answer can end by no other. At the token limit it is not added, since the answer may be cut
+        there and its text spelt by one token more than the tokenizer uses.
         """
         ids = tokenizer.encode_answer("".join(map(_reply_text, replies)))
         counts_steps = bool(self._drafting) and len(replies) > 1
@@ -164,10 +165,9 @@ class TransformersDialect(PlainDialect):
     def _generation_settings(self, request: Request) -> dict[str, JSON]:
         """Return a request's sampling parameters under the library's names.
 
-        Temperature, top-p and top-k get neutral values if the body leaves them out, or none if the request asks for the
-        server's own. A greedy request gets ``do_sample`` false, without these three. A logit bias becomes a sequence bias.
-        The request's stop ids take the place of the checkpoint's end-of-sequence ids, so that these are sent with them,
-        unless ``ignore_eos`` is true.
+        Temperature, top-p and top-k get neutral values if the body leaves them out, or none if the request asks for the server's own. A
+        greedy request gets ``do_sample`` false, without these three. A logit bias becomes a sequence bias. ``eos_token_id`` replaces the
+        checkpoint's own: it has those ids and the request's stop ids. With ``ignore_eos`` it has the stop ids alone, or an id of no token.
         """
         body = request.body
         temperature = body.get("temperature", 1.0)
@@ -300,7 +300,7 @@ class Transformers:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return the dialect of the server's model.
 
-        Every request carries the variant's drafting.
+        The variant's speculative settings go into every request, and the model's tokenizer is looked for under the server's variables.
         """
         return TransformersDialect(config.resolve(setup.model), _read_drafting(setup.args), {**os.environ, **setup.env})
 
@@ -308,7 +308,7 @@ class Transformers:
         """Return the draft settings in ``args``; None without any.
 
         The server drafts by early exit (the model's own first layers draft) or by prompt lookup; by early exit if both are
-        set. Raises EngineError for a setting that no variant may set.
+        set. Numbers that the settings leave out are the library's own. Raises EngineError for a setting that no variant may set.
         """
         drafting = _read_drafting(args)
         if drafting.get(_EARLY_EXIT) is not None:
@@ -385,7 +385,7 @@ class Transformers:
         """
         model = checkpoint.folder(config, config.engine.model)
         document = checkpoint.read_config(model)
-        stored = document.get("dtype") or document.get("torch_dtype")
+        stored = document.get("dtype") or document.get("torch_dtype")  # the older name
         arms = list(arm_args(config))
         dtypes = {stored if args.get("dtype", "auto") == "auto" else args["dtype"] for args in arms}
         return dtypes == {"float32"} and not any("quantization" in args for args in arms) and not checkpoint.is_quantised(model)

@@ -1,4 +1,7 @@
-"""The adapter of ``llama-server``, on this machine or in a container."""
+"""The adapter of ``llama-server``, on this machine or in a container.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+"""
 
 from __future__ import annotations
 
@@ -71,14 +74,16 @@ class LlamaCpp:
     def recognises(self, get: Get) -> bool:
         """Return True if the server is llama.cpp's.
 
-        The model is llama.cpp's own, or ``/props`` names a build (``server-context.cpp``).
+        ``get`` returns the text at a path of the server; None without one. Either the models' owner is llama.cpp, or
+        ``/props`` names a build (``server-context.cpp``).
         """
         return owner(get) == "llamacpp" or bool(LlamaCppDialect().version(get("/props") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return the dialect of the OpenAI routes.
 
-        It has as many slots as ``parallel`` states; without it their number counts as unknown.
+        Slots, the sequences that a server holds at once, are as many as ``parallel`` states. Without that argument their number
+        is unknown, and given as 0.
         """
         slots = drafters.by_long_names(setup.args).get("parallel")
         return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0)
@@ -104,7 +109,7 @@ class LlamaCpp:
 
         It refuses variables that make the baseline speculate, removed flags, and settings with which a server would boot
         without drafting anything. Then it looks for the program (or ``docker`` for an image) and the model files, and
-        checks each draft model's architecture or vocabulary.
+        checks each draft model's architecture or vocabulary. Models of the hub, which the server downloads, are not checked.
         """
         _refuse_speculative_variables(config)
         arms = [(f"variants.{variant.name}.args", fill(config, variant, os.environ)) for variant in config.variants]
@@ -125,8 +130,8 @@ class LlamaCpp:
     def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - requests name no paths
         """Return the adapters of ``lora`` and ``lora-scaled``, each with its scale.
 
-        Requests choose by number, in the order of the files; one that chooses nothing gets them all. An adapter's name is its number
-        and its file. Raises EngineError for a file without the scale that it needs.
+        Requests choose by number, in the order of the files; one that chooses nothing gets them all, so that a request for none of them
+        sets every scale to 0. An adapter's name is its number and its file. Raises EngineError for a file without the scale that it needs.
         """
         files = [file for name, value in args.items() if name in _LORA for file in _lora_files(name, value)]
         named = tuple(
@@ -138,8 +143,8 @@ class LlamaCpp:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``llama-server --model FILE …`` or its container.
 
-        A model whose name does not end in ``.gguf`` is loaded from the hub by the server. A container gets the folders of all
-        absolute paths among the arguments, and no GPU if no layer may go to one. The key is passed by a variable.
+        A model whose name does not end in ``.gguf`` is loaded from the hub by the server. Paths become absolute. A container
+        gets the folders of all of them, and no GPU if no layer may go to one. The API key is passed by a variable.
         """
         source = "model" if setup.model.endswith(".gguf") else "hf-repo"
         args_by_name = drafters.by_long_names(setup.args)
@@ -165,15 +170,16 @@ class LlamaCpp:
         return events.events(config)
 
     def takes_images(self, config: Config) -> bool | None:
-        """Return True if every arm loads a projector (``--mmproj``).
+        """Return True if every arm loads a projector, the image encoder of ``--mmproj``.
 
-        Returns None for a model of the hub, which may bring a projector of its own, and False for a model file, or if
-        an arm has ``no-mmproj``.
+        Returns None, unknown, for a model of the hub, which may bring a projector of its own. Returns False for a model file,
+        or if an arm has ``no-mmproj``.
         """
         arms = list(_arm_args(config))
         if all(args.get("mmproj") or args.get("mmproj-url") for args in arms):
             return True
-        return None if not config.engine.model.endswith(".gguf") and not any(args.get("no-mmproj") for args in arms) else False
+        may_bring_projector = not config.engine.model.endswith(".gguf") and not any(args.get("no-mmproj") for args in arms)
+        return None if may_bring_projector else False
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines that print the version and the flags of ``llama-server``.
@@ -190,8 +196,8 @@ class LlamaCpp:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the machine's memory that a server takes, or all memory of its accelerators.
 
-        The machine's memory is that of the process and the model files, those of all variants; it is unknown if a file is missing.
-        On an accelerator a server fills the memory that it finds, and spreads over all that it sees.
+        The machine's memory is that of the process, the target's file and the draft models' files of all arms; it is unknown (None)
+        if a file is missing. On an accelerator a server fills the memory that it finds, and spreads over all that it sees.
         """
         if accelerated and any(_is_accelerated(args) for args in _arm_args(config)):
             return Footprint(device_share=1.0, takes_first=False, options="gpu-layers or device")
@@ -221,7 +227,8 @@ def _find_program(config: Config) -> str:
 def _refuse_speculative_variables(config: Config) -> None:
     """Raise EngineError if a variable makes the baseline speculate.
 
-    Every flag of ``llama-server`` can also be set by a variable, and the pair lint does not read those.
+    Every flag of ``llama-server`` can also be set by a variable. The pair lint, which keeps speculative arguments out of the
+    baseline, does not read those.
     """
     for where, env in (("engine.env", config.engine.env), ("baseline.env", config.baseline.env)):
         for name in env:
@@ -235,13 +242,14 @@ def _refuse_speculative_variables(config: Config) -> None:
 def _find_model_file(config: Config, model: str, where: str) -> Path | None:
     """Return the file of ``model``; None for a hub name.
 
-    ``where`` is its place in the config. Raises EngineError if it is not there, or is no GGUF file.
+    A name without ``.gguf`` is one of the hub. ``where`` is its place in the config. Raises EngineError if the file is not
+    there, or is no GGUF file.
     """
     if not model.endswith(".gguf"):
         return None
     path = Path(config.resolve(model))
     if path.is_file():
-        gguf.header(path)
+        gguf.header(path)  # raises if it is no GGUF file
         return path
     raise EngineError(
         what="the model is not there",
@@ -260,7 +268,7 @@ def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
 def _is_accelerated(args: Mapping[str, JSON]) -> bool:
     """Return True if layers may go to an accelerator.
 
-    All that fit do, unless the arguments say otherwise.
+    By default all that fit do. No layer does with 0 GPU layers or with ``device: none``.
     """
     return str(args.get("gpu-layers", args.get("n-gpu-layers", "auto"))) != "0" and args.get("device") != "none"
 
@@ -268,10 +276,10 @@ def _is_accelerated(args: Mapping[str, JSON]) -> bool:
 def _lora_files(name: str, value: JSON) -> list[tuple[str, float]]:
     """Return the files of the argument ``name`` with their scales.
 
-    A scale follows its file after a colon, unless all files have the same.
+    ``lora`` has files of scale 1, ``lora-scaled`` files with a scale each, ``FILE:SCALE``. ``value`` is one text with commas, or a list.
     """
     words = [word for entry in entries(value) for word in str(entry).split(",")]
-    scale = _LORA[name]
+    scale = _LORA[name]  # None where each file states its own
     return [_split_file_and_scale(word) if scale is None else (word, scale) for word in words]
 
 
@@ -295,8 +303,8 @@ def _resolve_lora(name: str, value: JSON, config: Config) -> str:
 
 
 def _lora_field(scales: Mapping[int, float], count: int) -> Mapping[str, JSON]:
-    """Return the field of a body with every adapter's scale.
+    """Return the field of a request's body with every adapter's scale.
 
-    Adapters are numbered up to ``count``; the scale is 0 for those that ``scales`` leaves out.
+    ``scales`` are those to set, by the adapter's number. The other ones of ``count`` adapters get 0, which turns them off.
     """
     return {"lora": [{"id": number, "scale": scales.get(number, 0.0)} for number in range(count)]}

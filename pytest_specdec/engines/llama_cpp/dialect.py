@@ -1,4 +1,8 @@
-"""The dialect of ``llama-server``'s OpenAI routes: its requests beyond the protocol, and its counters."""
+"""The dialect of ``llama-server``'s OpenAI routes: its requests beyond the protocol, and its counters.
+
+A slot holds one sequence of the server and its cache. A prefix is a prompt with an answer up to a token to score: the server continues it
+by one token, and lists the most probable ones.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +53,9 @@ class LlamaCppDialect(PlainDialect):
     def __init__(self, slots: int = 0) -> None:
         """Take the server's number of slots; 0 if unknown.
 
-        All prefixes of one scoring request go to the same slot, and the requests take the slots in turn. A prefix then
-        finds all but its last token in the slot's cache, measured 20 times as fast as on any free slot. If the number is
-        unknown, prefixes are sent one by one, and the server chooses the slot.
+        All prefixes of one scoring request go to the same slot, the shortest first. Each then finds all but its last token in
+        the slot's cache, measured 20 times as fast as on any free slot. Requests take the slots in turn. If the number of slots
+        is unknown, prefixes are sent one by one, and the server chooses the slot.
         """
         self.prefixes_per_request = _PREFIXES if slots else 1
         self._slots = slots
@@ -60,9 +64,9 @@ class LlamaCppDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body with neutral values and fields for ids.
 
-        Parameters that the request leaves out get neutral values, in place of the server's own defaults, unless it has
-        ``server_defaults``. Fields for token ids are added. The repetition penalty and structured fields get the server's
-        own names.
+        Parameters that the request leaves out get neutral values, those that leave the distribution as it is, in place of the
+        server's own defaults, unless it has ``server_defaults``. The fields that ask for token ids are added. The repetition
+        penalty and structured fields get the server's own names.
         """
         neutral = {} if request.server_defaults else {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS}
         body = {**neutral, **super().sent(request, stream=stream), **_TOKENS}
@@ -73,7 +77,8 @@ class LlamaCppDialect(PlainDialect):
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a reply with ``__verbose.tokens`` as its choice's ``token_ids``.
 
-        Capture reads the ids there. A reply without ``__verbose``, such as a chunk of a streamed chat, is returned unchanged.
+        The client reads the ids of every engine there. ``__verbose`` is about one choice, by its index, and is left out of the
+        result. A reply without it, such as a chunk of a streamed chat, is returned unchanged.
         """
         verbose, choices = data.get("__verbose"), data.get("choices")
         if not isinstance(verbose, Mapping) or not isinstance(choices, Sequence):
@@ -89,8 +94,8 @@ class LlamaCppDialect(PlainDialect):
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Return the prompt's token ids, as the server tokenizes it.
 
-        ``/tokenize`` is asked with the flags that completions use. A chat goes through ``/apply-template`` first. A prompt
-        of ids is returned as it is. Returns an empty tuple if a route fails.
+        ``ask`` sends a request to the server, and returns None if it fails. ``/tokenize`` gets the flags that completions use. A chat goes
+        through ``/apply-template`` first. A prompt of ids is returned as it is. Returns an empty tuple if a route fails.
         """
         prompt = request.body.get("prompt")
         if request.route is Route.CHAT:
@@ -108,9 +113,9 @@ class LlamaCppDialect(PlainDialect):
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
         """Return one answer's speculation counters from its ``timings``; None without.
 
-        The server does not count verify steps. Each emits one token besides its accepted draft tokens, so that
-        ``drafts`` is the answer's tokens less the accepted ones, and less the prefill's one. It includes steps without
-        a draft, as prompt lookup has. Without ``draft_n``, or with 0, nothing was drafted, and ``drafts`` is 0.
+        ``drafts`` is the number of verify steps, which the server does not count. Each emits one token besides its accepted draft
+        tokens, and the prefill emits one too: ``drafts`` is what is left of the answer's tokens. It includes steps without a draft, as
+        prompt lookup has. Without ``draft_n``, or with 0, nothing was drafted, and ``drafts`` is 0.
         """
         timings = reply.get("timings")
         if not isinstance(timings, Mapping):
@@ -134,8 +139,9 @@ class LlamaCppDialect(PlainDialect):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Return a request to continue each prefix by one token.
 
-        Its reply lists the ``top_tokens`` most probable tokens after each prefix; the token drawn does not matter. A first token is never
-        drafted, so that the list is the target model's own. If the number of slots is known, the requests take them in turn.
+        Its reply lists the ``top_tokens`` most probable tokens after each prefix. A first token is never drafted, so that the list is
+        the target model's own. Which token is drawn does not matter: a bias towards ``a`` keeps it from ending within a character,
+        when the server lists nothing. If the number of slots is known, the requests take them in turn.
         """
         prompt = [list(prefix) for prefix in prefixes]
         slot_field = {"id_slot": next(self._turns) % self._slots} if self._slots else {}
@@ -161,9 +167,9 @@ class LlamaCppDialect(PlainDialect):
 def _rename_structured_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with structured fields under the server's names.
 
-    They come in vLLM's form, ``structured_outputs``. A choice becomes a grammar of its options, and ``json_object`` the
-    schema of any object. Of several settings a choice comes first, then a schema, then a grammar. A regular expression has
-    no counterpart: its field stays, and the server ignores it.
+    They come in vLLM's form, ``structured_outputs``, and say which answers are allowed. A choice becomes a grammar of its
+    options, and ``json_object`` the schema of any object. Of several settings a choice comes first, then a schema, then a
+    grammar. A regular expression has no counterpart: its field stays, and the server ignores it.
     """
     structured = body.get("structured_outputs")
     if not isinstance(structured, Mapping):

@@ -1,4 +1,7 @@
-"""The speculative setting of ``llama-server``: read as a draft, and checked for what it needs to draft at all."""
+"""The speculative setting of ``llama-server``: read as a draft, and checked for what it needs to draft at all.
+
+A drafter is one of the methods in ``--spec-type``, such as ``draft-simple`` (a draft model) or ``ngram-mod``; several may be on at once.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def by_long_names(args: Mapping[str, JSON]) -> dict[str, JSON]:
 def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
     """Return the drafters in ``args``, in their order.
 
-    Returns an empty tuple if they do not speculate.
+    Without any, ``spec-default`` turns on llama.cpp's default one. Returns an empty tuple if ``args`` do not speculate.
     """
     by_name = by_long_names(args)
     names = [name for name in str(by_name.get(METHOD) or "").split(",") if name not in {"", "none"}]
@@ -55,10 +58,11 @@ def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
-    The n-gram drafters are not prompt lookup as others know it: they take the latest match, or match whole n-grams
-    only, or search a pool of all requests. An answer's tokens do not determine their drafts, so that the kind is unknown. Of several
-    drafters any may draft at a step: the longest draft is their limit, and the shortest lookup of n-gram drafters has to occur again. With
-    any other drafter among them nothing has to, and ``ngram_min`` is 0.
+    N-gram drafters are of unknown kind here: they take the latest match, or match whole n-grams only, or search a pool of all
+    requests. So an answer's own tokens do not determine their drafts; with prompt lookup in other engines they do.
+
+    Of several drafters any may draft at a step. ``tokens`` is then their longest draft. ``ngram_min`` is their shortest lookup, the
+    tokens in a row that have to occur again; it is 0 if one of them looks nothing up.
     """
     names, by_name = drafters(args), by_long_names(args)
     if not names:
@@ -89,6 +93,7 @@ def _draft_limit(name: str, by_name: Mapping[str, JSON]) -> int:
 
     ``by_name`` are the arguments under their long names. Every drafter but those of n-grams has ``spec-draft-n-max``.
     """
+    # Of an n-gram drafter, entry 0 is the length of its lookup, and entry 1 that of its draft.
     setting, default = _NGRAM_SETTINGS[name][1] if name in _NGRAM_SETTINGS else ("spec-draft-n-max", _N_MAX)
     return _whole_setting(by_name, setting, default)
 
@@ -100,7 +105,7 @@ def _lookup_length(name: str, by_name: Mapping[str, JSON]) -> int:
 
 
 def _whole_setting(by_name: Mapping[str, JSON], setting: str, default: int) -> int:
-    """Return a whole number, also from text; ``default`` without one."""
+    """Return the whole number in a setting, also from text; ``default`` without one."""
     value = by_name.get(setting, default)
     return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else default
 
@@ -130,10 +135,9 @@ def check_drafters(args: Mapping[str, JSON], where: str) -> None:
 def check_draft_model(name: str, draft_model: Path, target: Path, where: str) -> None:
     """Raise EngineError if the drafter ``name`` cannot draft with this model.
 
-    A drafter that needs an architecture is judged by that alone; one of the wrong architecture silently drafts nothing.
-    For any other the vocabularies have to agree: the same texts from token 5 on, and nearly the same size, else
-    llama.cpp refuses the pair at boot. Vocabularies are not compared if a file lists no tokens. ``where`` is the draft model's
-    place in the config.
+    A drafter with heads needs a file of one architecture: with another it would silently draft nothing. Any other drafter
+    needs the target's vocabulary, or llama.cpp refuses the pair at boot: the same texts from token 5 on, and nearly the same
+    size. Vocabularies are not compared if a file lists no tokens. ``where`` is the draft model's place in the config.
     """
     draft_header, needed_architecture = header(draft_model), MODEL_DRAFTERS[name]
     if needed_architecture and draft_header.architecture != needed_architecture:

@@ -1,4 +1,8 @@
-"""Events of llama.cpp's server (``tools/server/README.md``): slots saved to files and restored, where its arms have a folder for them."""
+"""Events of llama.cpp's server (``tools/server/README.md``): slots saved to files and restored, where its arms have a folder for them.
+
+An event is done to a server between requests, which it has to answer afterwards as before. A slot holds one sequence of the server.
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,10 @@ _FOLDER: Final = "slot-save-path"
 
 
 def slot_steps(slots: int) -> tuple[EventStep, ...]:
-    """Return steps that save every slot, erase it, and restore it.
+    """Return the requests to save every slot, erase it, and restore it.
 
-    Each arm of each session has files of its own, so that none restores the slot of another.
+    All slots are saved before the first is erased. ``{arm}`` in a file's name is filled in with the arm and the process of the
+    run, so that no server restores the slot of another.
     """
     bodies: tuple[Mapping[str, JSON], ...] = tuple({"filename": f"specdec-{{arm}}-slot-{slot}.bin"} for slot in range(slots))
     return tuple(
@@ -32,10 +37,10 @@ def slot_steps(slots: int) -> tuple[EventStep, ...]:
 
 
 def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
-    """Return the events that every arm serves.
+    """Return the events that every arm serves, by name, with their steps.
 
-    Empty without a folder for slots in every arm. The number of slots that are saved is the smallest ``parallel`` of the
-    arms, 1 for an arm that does not state it.
+    There is one, of slots. Empty unless every arm has a folder for them (``slot-save-path``). As many slots are saved as the
+    smallest ``parallel`` of the arms, 1 for an arm that does not state it.
     """
     layers = (config.baseline.args, *(variant.args for variant in config.variants))
     arms = [drafters.by_long_names(merge(config.engine.args, layer)) for layer in layers]

@@ -47,7 +47,7 @@ class GgufHeader:
 def gib(path: Path) -> float | None:
     """Return a model file's size in GiB; None if missing.
 
-    A split file counts with all its parts.
+    A split file, ``NAME-00001-of-00003.gguf``, counts with all its parts.
     """
     first_part_mark = "-00001-of-"
     parts = list(path.parent.glob(f"{path.name.partition(first_part_mark)[0]}-*-of-*.gguf")) if first_part_mark in path.name else [path]
@@ -84,7 +84,7 @@ def _read_header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa
         if file.read(4) != _MAGIC:
             msg = "other bytes than GGUF at its beginning"
             raise ValueError(msg)
-        version, _, keys = struct.unpack("<IQQ", file.read(20))
+        version, _, keys = struct.unpack("<IQQ", file.read(20))  # between them the number of tensors
         if version not in _VERSIONS:
             msg = f"version {version}"
             raise ValueError(msg)
@@ -94,8 +94,8 @@ def _read_header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa
 def _read_keys(file: BinaryIO, keys: int) -> GgufHeader:
     """Return the architecture, precision and vocabulary in a header.
 
-    ``keys`` is the number of keys in the header, which come in any order. Everything after the last of the three is
-    left unread. A key that is missing leaves its field at the default.
+    ``keys`` is the number of keys in the header, which come in any order. Values of others are skipped. Reading ends with the
+    last of the three. A key that is missing leaves its field at the default.
     """
     values: dict[str, object] = {}
     for _ in range(keys):
@@ -130,7 +130,7 @@ def _read_value(file: BinaryIO, kind: int, *, keep: bool) -> object:
 def _read_array(file: BinaryIO, *, keep: bool) -> tuple[bytes, ...]:
     """Return the strings of an array, or skip it.
 
-    Returns an empty tuple without ``keep``, and for items of any other type.
+    Returns an empty tuple without ``keep``, and for items of any other type. Strings are read even so, since they differ in length.
     """
     kind, count = _read_uint32(file), _check_bound(struct.unpack("<Q", file.read(8))[0], _MOST_ITEMS)
     if kind == _STRING:

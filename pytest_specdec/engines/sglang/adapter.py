@@ -1,4 +1,7 @@
-"""The adapter of SGLang's server: ``python -m sglang.launch_server``, on this machine or in a container."""
+"""The adapter of SGLang's server: ``python -m sglang.launch_server``, on this machine or in a container.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+"""
 
 from __future__ import annotations
 
@@ -88,16 +91,16 @@ class Sglang:
     def recognises(self, get: Get) -> bool:
         """Return True if the server is SGLang's.
 
-        The model is SGLang's own (``ModelCard`` of 0.5.23), or ``/model_info`` has ``is_generation``, as no
-        other engine's does.
+        ``get`` returns the text at a path of the server; None without one. Either the models' owner is SGLang (``ModelCard``
+        of 0.5.23), or ``/model_info`` has ``is_generation``, as no other engine's does.
         """
         return owner(get) == self.kind or '"is_generation"' in (get("/model_info") or "")
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return the dialect of the server, chosen by its release.
 
-        The release decides if the server has ``/ready``. It is read without running the program, and an unknown one
-        counts as old. The draft tokens per step are those of the server's arguments.
+        The release decides if the server has ``/ready``. It is read without running the program, and an unknown one counts as old. The
+        dialect gets the draft tokens per verify step too, 0 without speculation, since SGLang's counters lack them.
         """
         speculative = draft(setup.args)
         release = locate.numbers(self._release(config))
@@ -119,8 +122,8 @@ class Sglang:
         """Raise EngineError if a server of this config cannot start.
 
         It refuses variables that simulate acceptance and speculative flags stated in part. Without an image it looks for the
-        interpreter and for a model given as a path of this machine. It then compares vocabularies. Docker comes last, so
-        that errors in the config show without it.
+        interpreter and for a model given as a path of this machine. It then compares the vocabularies of target and draft
+        models. Docker comes last, so that errors in the config show without it.
         """
         _refuse_simulation(config)
         for variant in config.variants:
@@ -142,8 +145,8 @@ class Sglang:
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:  # noqa: ARG002 - requests that do not fit are refused by length
         """Return arguments for a small cache and an optimistic scheduler.
 
-        The cache is a pool of about a thousand tokens. The scheduler counts on short answers and so retracts
-        requests.
+        The cache is a pool of about a thousand tokens. The scheduler admits more requests than fit if their answers are long, and
+        has to retract some: they are preempted.
         """
         return {"max-total-tokens": _PRESSED_TOKENS, "schedule-conservativeness": _CONSERVATIVENESS}
 
@@ -182,8 +185,8 @@ class Sglang:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the arms' largest ``mem-fraction-static`` and number of devices.
 
-        Replicas take devices of their own, unless every arm has ``enable-dp-attention``. Without an accelerator nothing
-        is known: SGLang's memory on a CPU is not estimated.
+        Replicas take devices of their own, unless every arm has ``enable-dp-attention``. ``takes_first`` is False if an arm chooses
+        other devices than the first. Without an accelerator nothing is known: SGLang's memory on a CPU is not estimated.
         """
         if not accelerated:
             return Footprint()
@@ -232,8 +235,8 @@ class Sglang:
 def _server_args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
     """Return the server's arguments, ready to become flags.
 
-    Arguments that are false are left out, since SGLang has no ``--no-`` flags. Metrics are on in every arm, draft models and
-    LoRA adapters are named by their paths, and the API key is among the arguments.
+    Arguments that are false are left out, since SGLang has no ``--no-`` flags. Metrics, which have the speculation counters, are
+    on in every arm. Draft models and LoRA adapters are named by their paths, and the API key is among the arguments.
     """
     args: dict[str, JSON] = {"host": HOST, "enable-metrics": True}
     for name, value in setup.args.items():
@@ -266,7 +269,7 @@ def _refuse_simulation(config: Config) -> None:
 def _check_flags_complete(variant: str, args: Mapping[str, JSON]) -> None:
     """Raise EngineError if the speculative flags are stated in part.
 
-    SGLang would die at boot.
+    SGLang would die at boot. ``args`` are those of the variant, the engine's included.
     """
     if missing := missing_speculative_flag(args):
         raise EngineError(

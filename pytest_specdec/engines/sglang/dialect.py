@@ -1,4 +1,8 @@
-"""The dialect of SGLang's server: its own names of fields, token ids, the native ``/generate`` for scores, and its counters."""
+"""The dialect of SGLang's server: its own names of fields, token ids, the native ``/generate`` for scores, and its counters.
+
+Scores are the server's log-probabilities of tokens in a request, or of the tokens that may follow a prefix, a prompt with an answer's
+beginning. In its replies a listed token is ``[log-probability, id, text]``.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +68,9 @@ class SglangDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body under SGLang's names, asking for token ids.
 
-        Sampling parameters that the request leaves out get neutral values, unless it has ``server_defaults``. The answer's
-        ids and its speculation counters are asked for, and the prompt's ids in a chat.
+        Sampling parameters that the request leaves out get neutral values, which leave the distribution as it is, unless it has
+        ``server_defaults``. The answer's ids and its speculation counters are asked for, and the prompt's ids in a chat. A
+        streamed chat has other fields for ids, and refuses those of a whole one.
         """
         body = {**({} if request.server_defaults else _NEUTRAL), **_rename_fields(request.body, request.route)}
         chat_fields = _STREAMED_CHAT if stream else _CHAT_IDS
@@ -75,8 +80,8 @@ class SglangDialect(PlainDialect):
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a reply or chunk with a chat's ids as ``token_ids``.
 
-        SGLang has them in ``response_token_ids`` of a choice, or in the extension ``sglext`` of a stream's last chunk. That
-        chunk has no choices, and gets one without text for each list of ids.
+        The client reads the ids of every engine there. SGLang has them in ``response_token_ids`` of a choice, or in the extension
+        ``sglext`` of a stream's last chunk, in a list for each choice. That chunk has no choices: it gets one without text for each list.
         """
         extension, choices = data.get("sglext"), data.get("choices")
         if isinstance(extension, Mapping) and not choices and isinstance(ids := extension.get("output_ids"), Sequence):
@@ -106,10 +111,10 @@ class SglangDialect(PlainDialect):
     def counters(self, text: str) -> SpecCounters | None:
         """Return speculation counters, estimated from the server's totals.
 
-        The number of verify steps is exact. Accepted tokens are the generated ones without one per verify step and one
-        per request; the sum is a little low, since tokens accepted after an answer's end are in no total. Draft tokens are
-        the most that the steps can have. Returns None without the total of generated tokens, or if the draft tokens per step are
-        unknown.
+        ``text`` is a Prometheus page. The number of verify steps is exact. Accepted tokens are the generated ones without one per
+        verify step and one per request, the prefill's; the sum is a little low, since tokens accepted after an answer's end
+        are in no total. Draft tokens are the most that the steps can have. Returns None without the total of generated
+        tokens, or if the draft tokens per step are unknown.
         """
         totals: dict[str, int] = {}
         for name, number in _SAMPLE.findall(text):
@@ -124,8 +129,8 @@ class SglangDialect(PlainDialect):
     def traffic(self, text: str) -> Traffic:
         """Return the traffic counters, with SGLang's retractions as preemptions.
 
-        The counter of retractions appears only with the first one. A gauge of a similar name is there from the start, so
-        that the gauge without the counter means 0.
+        A retracted request gives up its cache and is computed anew later. The counter of retractions appears only with the first
+        one. A gauge of a similar name is there from the start, so that the gauge without the counter means 0.
         """
         base_traffic = super().traffic(text)
         retractions, gauge = (total(text, f"num_retracted_{name}") for name in ("requests_total", "reqs"))
@@ -156,7 +161,7 @@ class SglangDialect(PlainDialect):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Return a request to ``/generate`` for one token at temperature 1, untruncated.
 
-        It continues the one prefix in ``prefixes``.
+        ``prefixes`` has one prefix, since ``prefixes_per_request`` is 1. The reply lists the ``top_tokens`` most probable tokens after it.
         """
         return _generate_request(prefixes[0], top_tokens, temperature=1.0, start=-1)
 
@@ -172,8 +177,8 @@ class SglangDialect(PlainDialect):
 def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
     """Return ``body`` with structured fields under SGLang's names.
 
-    They come in vLLM's form, ``structured_outputs``. A top-k of 0, which means no truncation, becomes -1, since SGLang
-    refuses 0.
+    They come in vLLM's form, ``structured_outputs``, and say which answers are allowed. A top-k of 0, which means no truncation
+    elsewhere, becomes -1, since SGLang refuses 0.
     """
     renamed = {name: value for name, value in body.items() if name != "structured_outputs"}
     structured = body.get("structured_outputs")
@@ -211,9 +216,8 @@ def _add_token_ids(choice: JSON) -> JSON:
 def _read_counters(details: Mapping[str, JSON]) -> SpecCounters:
     """Return the speculation counters in one choice's ``spec_tokens_details``.
 
-    ``spec_correct_drafts_histogram`` has, for every number of accepted draft tokens, the number of verify
-    steps. A position was accepted in every step that accepted at least so many. Raises ValueError for a figure that is no
-    count.
+    Item n of ``spec_correct_drafts_histogram`` is the number of verify steps that accepted n draft tokens. The n-th draft token was
+    accepted in the steps that accepted n or more: items n and later are added up. Raises ValueError for a figure that is no count.
     """
     step_counts = [_check_count(step_count) for step_count in _list_or_empty(details.get("spec_correct_drafts_histogram"))]
     return SpecCounters(
@@ -297,8 +301,8 @@ def _read_position(emitted_entry: JSON, top_entry: JSON, token_id: int, top_toke
 def _read_token(entry: JSON) -> ListedToken:
     """Return the token in an entry ``[log-probability, id, text]``.
 
-    A log-probability of null stands for minus infinity, which JSON does not have. Raises RequestError for any other
-    value that is no log-probability, and without an id.
+    A log-probability of null stands for minus infinity, which JSON does not have. One in half precision may lie above 0 by its
+    rounding. Raises RequestError for any other value that is no log-probability, and without an id.
     """
     values = _list_or_empty(entry)
     logprob, token_id = values[:2] if len(values) > 1 else (0.0, None)
@@ -306,6 +310,7 @@ def _read_token(entry: JSON) -> ListedToken:
     if not isinstance(token_id, int) or not (logprob is None or is_number):
         what = "the server returned an impossible log-probability"
         raise RequestError(what, found=str(entry)[:200], expected="a number not above 0, and a token id")
+    # str() is for the type checker alone.
     return ListedToken(logprob=-math.inf if logprob is None else float(str(logprob)), token_id=token_id)
 
 

@@ -1,4 +1,8 @@
-"""Events of SGLang's server (``srt/entrypoints/http_server.py`` of 0.5.23): which of them a config's arms serve."""
+"""Events of SGLang's server (``srt/entrypoints/http_server.py`` of 0.5.23): which of them a config's arms serve.
+
+An event is done to a server between requests, which it has to answer afterwards as before.
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ _BACKUP: Final = "enable-weights-cpu-backup"
 
 
 def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
-    """Return the events that every arm serves.
+    """Return the events that every arm serves, by name, with the requests that make each.
 
-    Sleep needs ``--enable-memory-saver``, which lets a server release its memory. For level 1 a copy on the host has to bring the weights
+    Sleep, the release of a server's memory, needs ``--enable-memory-saver``. For level 1 a copy on the host has to bring the weights
     back (``--enable-weights-cpu-backup``); level 2 reads them from disk again.
     """
     arms = list(arm_args(config))

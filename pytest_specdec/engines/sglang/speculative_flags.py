@@ -24,8 +24,9 @@ _NGRAM_WINDOW = 12
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in the flags; None without an algorithm.
 
-    NGRAM drafts from a trie over all requests, which is no prompt lookup. With several candidates per step the drafts
-    are a tree. The draft model served alone shows only its best draft then, so that the kind is unknown.
+    A draft model counts as unknown if it proposes several candidates per draft step (``speculative-eagle-topk``): its drafts are
+    then a tree, of which the model served alone would show one branch only. NGRAM is unknown too, since it drafts from a
+    trie over all requests, unlike prompt lookup.
     """
     by_flag = {plain(name): value for name, value in args.items()}
     method = str(by_flag.get("speculative-algorithm") or "").upper()
@@ -46,7 +47,8 @@ def missing_speculative_flag(args: Mapping[str, JSON]) -> str:
     """Return the missing one of three speculative flags; empty if none.
 
     They are ``speculative-num-steps``, ``speculative-eagle-topk`` and ``speculative-num-draft-tokens``. If they are
-    stated in part, the server dies at boot. With a top-k of 1 the last may be left out.
+    stated in part, the server dies at boot. All may be left out together, and the last one with a top-k of 1. Algorithms
+    that do not read these flags lack none.
     """
     by_flag = {plain(name): value for name, value in args.items() if value is not None}
     if str(by_flag.get("speculative-algorithm")).upper() not in _CHAINS:
@@ -72,9 +74,10 @@ def _sglang_draft_kind(method: str, candidates: int) -> DraftKind:
 def _longest_draft(method: str, by_flag: Mapping[str, JSON]) -> int:
     """Return the most draft tokens one verify step can accept.
 
-    ``by_flag`` are the server's arguments. For a chain it is the number of steps; ``speculative-dspark-block-size`` counts
-    draft tokens alone. The verify window in ``speculative-num-draft-tokens`` and ``speculative-dflash-block-size`` has one
-    token more, the last one emitted before. If no flag gives it, returns NGRAM's default, and 0 for any other method.
+    ``by_flag`` are the server's arguments. Algorithms that draft step by step accept at most a token per draft step. Otherwise
+    ``speculative-dspark-block-size`` counts draft tokens, or else ``speculative-num-draft-tokens`` or
+    ``speculative-dflash-block-size`` the tokens of a verify window: one more, the last one emitted before. Without any of
+    them, returns NGRAM's default, and 0 for any other method.
     """
     steps = whole_number(by_flag.get("speculative-num-steps"))
     if method in _CHAINS and steps:

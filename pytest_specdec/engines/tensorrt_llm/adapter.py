@@ -1,4 +1,8 @@
-"""The adapter of TensorRT-LLM's OpenAI server: ``trtllm-serve``, on this machine or in a container of NVIDIA's registry."""
+"""The adapter of TensorRT-LLM's OpenAI server: ``trtllm-serve``, on this machine or in a container of NVIDIA's registry.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+The options of the LLM API are settings that the server reads from a YAML file; this package writes it from the config.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +102,8 @@ class TensorRtLlm:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return the dialect of the server's release.
 
-        An unknown release counts as new.
+        The release decides if completions report log-probabilities; an unknown one counts as new. The server's variables may
+        name another cache of the hub, in which the dialect looks for the model's tokenizer.
         """
         release = self._release(config)
         environ = {**os.environ, **setup.env}
@@ -139,8 +144,8 @@ class TensorRtLlm:
         """Return arguments for a small cache and for pausing requests.
 
         The cache is for one sequence of at most 1024 tokens. The scheduler is set to start requests beyond that and to
-        pause them when the cache runs out. Returns None if an arm has ``extra_llm_api_options`` of its own, which these
-        arguments would replace, and for backends that count no paused requests.
+        pause them when the cache runs out. These arguments hold all ``extra_llm_api_options``: returns None if an arm has options
+        of its own, which would be lost, and for backends that count no paused requests.
         """
         if any(map(options.names_options, (config.baseline.args, *(variant.args for variant in config.variants)))):
             return None
@@ -157,8 +162,8 @@ class TensorRtLlm:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``trtllm-serve MODEL …`` or its container.
 
-        The command comes with the file of options that it reads, named by a digest of its text. Raises EngineError if
-        that text holds a secret.
+        The command comes with the file of options that it reads. All servers' files are in one folder, and so are named by a
+        digest of their text. Raises EngineError if that text holds a secret.
         """
         model = config.resolve(setup.model)
         text = options.options_text(setup.args, self._release(config), config.resolve)
@@ -302,7 +307,11 @@ def _refuse_secrets(setup: ServerSetup, text: str) -> None:
 
 
 def _stated_share(args: Mapping[str, JSON]) -> float | None:
-    """Return the stated share of device memory; None without one."""
+    """Return the stated share of free device memory; None without one.
+
+    A flag comes first, then ``kv_cache_config`` in the options of the LLM API. A value that is no share, above 0 and at most 1,
+    counts as none.
+    """
     cache = options.llm_api_options(args).get("kv_cache_config")
     nested = cache.get("free_gpu_memory_fraction") if isinstance(cache, Mapping) else None
     stated = args.get(_SHARE, args.get("free-gpu-memory-fraction", nested))
@@ -317,7 +326,8 @@ def _parallel_size(args: Mapping[str, JSON], names: Sequence[str]) -> int:
 def _is_single_precision(args: Mapping[str, JSON]) -> bool:
     """Return True if an arm's arguments keep everything in float32.
 
-    The type must be stated as float32, the cache's may be left out, and nothing may be quantised.
+    The options must state ``dtype`` float32, and nothing that quantises. The type of the key-value cache, in a flag or in the
+    options, has to be float32 too or left out.
     """
     llm_options = options.llm_api_options(args)
     cache = llm_options.get("kv_cache_config")

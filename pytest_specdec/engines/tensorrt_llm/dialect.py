@@ -1,4 +1,8 @@
-"""The dialect of trtllm-serve: strict bodies, ids or text but not both, tokens named by strings, and counters that a reading empties."""
+"""The dialect of trtllm-serve: strict bodies, ids or text but not both, tokens named by strings, and counters that a reading empties.
+
+A token's name is its text, decoded alone; several tokens of a vocabulary may have the same. A prefix is a prompt with an answer up to a
+token to score: the server continues it by one token, and lists the most probable ones by name.
+"""
 
 from __future__ import annotations
 
@@ -96,8 +100,9 @@ class TensorRtLlmDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return a request's body under the engine's own names.
 
-        Parameters that the request leaves out get neutral values, unless it has ``server_defaults``. Structured fields become
-        ``response_format``, and a top-k of -1 becomes 0, which is no limit here. The prompt is sent as ids if they are known.
+        Parameters that the request leaves out get neutral values, which leave the distribution as it is, unless it has
+        ``server_defaults``. Structured fields, by which answers are constrained, become ``response_format``, and a top-k of -1
+        becomes 0, which is no limit here. The prompt is sent as ids if they are known.
         """
         ids = self._prompt_ids(request)
         neutral = {} if request.server_defaults else _NEUTRAL
@@ -118,8 +123,9 @@ class TensorRtLlmDialect(PlainDialect):
     def counters(self, text: str) -> SpecCounters | None:
         """Return the speculation counters of iterations since the last reading.
 
-        ``text`` is a JSON list with an object for each iteration, whose ``specDecodingStats`` are added up. Iterations
-        without draft tokens are left out, since their other figures mean nothing. Returns None if ``text`` is no list.
+        ``text`` is a JSON list with an object for each iteration, one forward pass for all running requests, whose
+        ``specDecodingStats`` are added up. Iterations without draft tokens are left out, since their other figures mean
+        nothing. Returns None if ``text`` is no list.
         """
         rows = json_reply.value(text)
         if not isinstance(rows, list):
@@ -135,8 +141,8 @@ class TensorRtLlmDialect(PlainDialect):
     def traffic(self, text: str) -> Traffic:
         """Return the requests paused since the last reading, as preemptions.
 
-        ``text`` is a JSON list with an object for each iteration. Preemptions are None if no iteration has
-        ``inflightBatchingStats``; one whose statistics leave paused requests out counts as 0. Other fields are None.
+        ``text`` is a JSON list with an object for each iteration, one forward pass for all running requests. Preemptions are None if no
+        iteration has ``inflightBatchingStats``; statistics without paused requests count as 0. Other fields are None.
         """
         batches = [row.get("inflightBatchingStats") for row in _objects_in(json_reply.value(text))]
         paused = [_count_or_zero(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
@@ -174,7 +180,8 @@ class TensorRtLlmDialect(PlainDialect):
     def _prompt_ids(self, request: Request) -> tuple[int, ...]:
         """Return the ids of a request's prompt, made once per prompt.
 
-        Returns an empty tuple if the tokenizer is not here, or if a chat has a field that only the chat route takes.
+        Ids go to the completions route, a chat's too. Returns an empty tuple, so that the request is sent as it is, if the
+        tokenizer is not here, or if a chat has a field that only the chat route takes.
         """
         tokenizer = self._tokenizer
         if tokenizer is None or (request.route is Route.CHAT and not request.body.keys() <= _TEMPLATE | _EITHER_ROUTE):
@@ -192,6 +199,7 @@ class TensorRtLlmDialect(PlainDialect):
         """
         tokenizer = self._tokenizer
         assert tokenizer is not None, "nothing is asked for without one"
+        # Best first; further entries are those that the server drew by chance.
         ranked = sorted(names_and_logprobs, key=lambda pair: -pair[1])[:top_tokens]
         listed = [_identify_token(tokenizer, name, logprob) for name, logprob in ranked]
         _refuse_list_without_best(ranked, top_tokens)
@@ -203,7 +211,8 @@ class TensorRtLlmDialect(PlainDialect):
 def _make_prompt_ids(tokenizer: CheckpointTokenizer, request: Request) -> tuple[int, ...]:
     """Return the ids of a request's prompt, by the tokenizer.
 
-    A conversation goes through the checkpoint's chat template. A prompt of ids is returned as it is.
+    A conversation goes through the checkpoint's chat template, with the request's variables for it. A prompt of ids is
+    returned as it is. Returns an empty tuple for anything else, and if the template refuses the conversation.
     """
     if request.route is Route.CHAT:
         arguments = request.body.get("chat_template_kwargs")
@@ -229,7 +238,7 @@ def _completion_body(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, 
     top_count = fields.pop("top_logprobs", 0)
     requested = fields.pop("logprobs", None)
     if requested is not None and requested is not False:
-        fields["logprobs"] = (top_count if requested is True else requested) or 1  # 0 is none here, elsewhere the token's own
+        fields["logprobs"] = (top_count if requested is True else requested) or 1  # elsewhere 0 lists the emitted token alone, here nothing
     return {**fields, "prompt": list(ids), "detokenize": False}
 
 
@@ -258,9 +267,9 @@ def _named_logprobs(logprobs: JSON) -> tuple[tuple[str, float], ...]:
 def _refuse_list_without_best(ranked: Sequence[tuple[str, float]], top_tokens: int) -> None:
     """Raise RequestError if the list may lack the most probable token.
 
-    ``ranked`` are names and log-probabilities, best first. A JSON object keeps only one of several tokens with the same
-    name. If fewer than ``top_tokens`` are left, a lost one may be the best of all, unless the probability that the list
-    leaves is at most that of its first token.
+    ``ranked`` are names and log-probabilities, best first. The server lists ``top_tokens`` of them in a JSON object, which keeps
+    only one of several tokens with the same name. If fewer are left, a lost one may be the best of all. It cannot be if the
+    probability missing from the list is at most that of its first token.
     """
     missing_probability = 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked)
     if ranked and len(ranked) < top_tokens and missing_probability > math.exp(ranked[0][1]):
@@ -272,8 +281,8 @@ def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], token_coun
 
     ``name`` is the emitted token's text, and ``token_count`` the number of tokens in the vocabulary with that text.
     ``ranked`` are listed names and log-probabilities, best first, of which ``top_tokens`` were requested. The name is
-    ambiguous if it is listed and tokens with it that are not listed may have more than ``_MOST_MISSING`` of the
-    probability. They have at most what the list leaves, and each at most the least listed probability.
+    ambiguous if it is listed and its tokens that are not listed may have more than a thousandth of the probability together.
+    They have at most what is missing from the list, and each at most the least listed probability.
     """
     listed_count = sum(listed_name == name for listed_name, _ in ranked)
     if token_count < 2 or not listed_count:  # noqa: PLR2004 - one token of that name is the emitted one

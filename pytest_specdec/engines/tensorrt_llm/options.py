@@ -64,9 +64,10 @@ def llm_api_options(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Callable[[str], str]) -> str:
     """Return the YAML text of a server's options file.
 
-    It has the config's options of the LLM API, those that turn the counters on, and the speculative setting with the
-    field names of ``release`` (the newer ones if it is empty). ``resolve`` gives draft model and LoRA adapters their paths.
+    It has the config's options of the LLM API, those that turn the counters on, and the speculative setting with the field names of
+    ``release``, its numbers (the newer names if it is empty, for unknown). ``resolve`` gives draft model and LoRA adapters their paths.
     """
+    # The TensorRT backends count without the switch, and do not know it.
     switch = {} if args.get("backend") in _TENSORRT_BACKENDS else _STATISTICS_ON
     options = {**_resolve_lora_folders(llm_api_options(args), resolve), **switch, **_STATISTICS_LIMIT}
     setting = dict(speculative_setting(args))
@@ -101,9 +102,10 @@ def names_options(args: Mapping[str, JSON]) -> bool:
 def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return arguments for a small cache, to lay over ``args``.
 
-    They shorten the longest sequence to at most 1024 tokens and the cache to 128 more. Only under MAX_UTILIZATION is a
-    started request paused when the cache is full; by default no request starts before the cache has room for all of it
-    (CapacitySchedulerPolicy). Returns None for backends that do not report paused requests.
+    They shorten the longest sequence to at most 1024 tokens and the cache to 128 more. The scheduler's policy becomes
+    MAX_UTILIZATION, under which a started request is paused when the cache is full; by default no request starts before the
+    cache has room for all of it (CapacitySchedulerPolicy). Names are spelt as in ``args``, so that they take the place of those
+    there. Returns None for backends that do not report paused requests.
     """
     if args.get("backend") in _TENSORRT_BACKENDS:
         return None
@@ -153,8 +155,8 @@ def drafter(args: Mapping[str, JSON]) -> str | None:
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
-    Drafts are the drafter's best tokens whatever the temperature, so that the draft sampling is always greedy. Prompt
-    lookup drafts already if the last token occurs again.
+    Drafts are the drafter's best tokens whatever the temperature, so that the draft sampling is always greedy, its default.
+    Prompt lookup drafts already if the last token alone occurs again, so that ``ngram_min`` is 1.
     """
     setting = speculative_setting(args)
     if not setting:

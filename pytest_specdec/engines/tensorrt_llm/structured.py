@@ -20,14 +20,15 @@ _SPECIAL = re.compile(r"([\\.^$|?*+()\[\]{}])")
 def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with its structured field as ``response_format``.
 
-    The field is ``structured_outputs`` or one of vLLM's older ``guided_*``. A body with a ``response_format`` keeps that, and
-    only its schema moves. A field that has no translation stays, so that the server refuses it.
+    The field says which answers are allowed, in vLLM's form: ``structured_outputs``, or an older ``guided_json`` and its like. A body with
+    a ``response_format`` keeps that, and only its schema moves. A field that has no translation stays, so that the server refuses it.
     """
     response_format = body.get("response_format")
     if isinstance(response_format, Mapping):
         return {**body, "response_format": _move_schema(response_format)}
     for name in FIELDS & body.keys():
         value = body[name]
+        # `guided_json: X` is `structured_outputs: {json: X}`.
         structured_field = value if name == _WHOLE else {name.removeprefix(_FORMERLY): value}
         translation = _translate_field(structured_field) if isinstance(structured_field, Mapping) else None
         if translation is not None:
@@ -50,8 +51,8 @@ def _move_schema(response_format: Mapping[str, JSON]) -> Mapping[str, JSON]:
 def _translate_field(structured_field: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return the ``response_format`` of one structured field.
 
-    A choice becomes a regular expression. Returns None without a translation, and for several settings at once, of
-    which a ``response_format`` holds one.
+    It has one setting, such as ``{"json": SCHEMA}``; a ``response_format`` holds no more. A choice becomes a regular expression of its
+    options. Returns None for several settings at once, and for one without a counterpart.
     """
     if len(structured_field) != 1:
         return None

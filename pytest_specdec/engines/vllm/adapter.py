@@ -1,4 +1,7 @@
-"""The adapter of vLLM's OpenAI server: ``vllm serve``, on this machine or in a container."""
+"""The adapter of vLLM's OpenAI server: ``vllm serve``, on this machine or in a container.
+
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,8 @@ class Vllm:
     def recognises(self, get: Get) -> bool:
         """Return True if the server is vLLM's.
 
-        The model is vLLM's own, or ``/version`` is there and the counters have vLLM's names.
+        ``get`` returns the text at a path of the server; None without one. Either the models' owner is vLLM, or ``/version`` is
+        there and the counters have vLLM's names.
         """
         return owner(get) == _PROGRAM or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
 
@@ -121,8 +125,8 @@ class Vllm:
         """
         speculation = draft(setup.args)
         release = "" if setup.attached else self._release(config)
-        guided = GuidedDialect if releases.names_grammars(release) else VllmDialect
-        dialect_class = NamedTokensDialect if releases.names_tokens(release) else guided
+        id_dialect = GuidedDialect if releases.names_grammars(release) else VllmDialect
+        dialect_class = NamedTokensDialect if releases.names_tokens(release) else id_dialect
         return dialect_class(speculation.tokens if speculation else 0)
 
     def template(self, model: str | None, speculator: str | None) -> str:
@@ -149,8 +153,8 @@ class Vllm:
     def check(self, config: Config) -> None:
         """Raise EngineError if a server of this config cannot start.
 
-        It looks for ``vllm`` (or ``docker`` for an image) and for a model given as a path of this machine, and checks the
-        settings against the release, and vocabularies. Docker comes last, so that errors in the config show without it.
+        It looks for ``vllm`` (or ``docker`` for an image) and for a model given as a path of this machine. It checks the settings against
+        the release, and a draft model's vocabulary against the target's. Docker comes last, so that errors in the config show without it.
         """
         if not config.engine.image:
             self._find_program(config)
@@ -185,7 +189,8 @@ class Vllm:
     def why_not_offloaded(self, config: Config) -> str:
         """Return the reason an arm lacks a second cache tier; empty if none does.
 
-        ``kv-offloading-size`` or a connector that stores blocks gives it one, on any process of a stack.
+        ``kv-offloading-size`` or a connector that stores blocks gives it one. In a stack, a server of several processes, any of
+        them may have it.
         """
         if all(any(map(_has_second_tier, processes)) for processes in process_args(config)):
             return ""

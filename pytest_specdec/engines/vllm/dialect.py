@@ -1,4 +1,8 @@
-"""The dialect of vLLM's OpenAI server: its requests beyond the protocol, and its counters."""
+"""The dialect of vLLM's OpenAI server: its requests beyond the protocol, and its counters.
+
+A scoring request asks for the server's distribution at tokens in its prompt. A continuation request asks for that after a prefix, a prompt
+with an answer up to a token to score. A token's name is ``token_id:N``, or its text.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +122,7 @@ class VllmDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body with token ids asked for.
 
-        Usage is asked for when streaming, since the per-request metrics come with the usage chunk.
+        A stream is asked for its usage too, since the answer's verify steps come with that chunk.
         """
         return {**request.body, "return_token_ids": True, **(with_usage(request) if stream else {})}
 
@@ -186,7 +190,8 @@ class VllmDialect(PlainDialect):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Return a request for one token at temperature 1, untruncated.
 
-        It continues the one prefix in ``prefixes``. The ``top_tokens`` most probable tokens are listed by id.
+        ``prefixes`` has one prefix, since ``prefixes_per_request`` is 1. The reply lists the ``top_tokens`` most probable tokens
+        after it by id, before sampling parameters change them.
         """
         list_fields: Mapping[str, JSON] = {"logprobs": top_tokens, _BY_NAME: True}
         return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **list_fields})
@@ -218,7 +223,8 @@ class NamedTokensDialect(VllmDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body with log-probabilities, since they bring the ids.
 
-        Structured fields get the names that these releases know.
+        Chats ask for them by true, completions by a number of further tokens; a request's own value stays. Structured fields
+        get the names that these releases know.
         """
         default: JSON = True if request.route is Route.CHAT else 0
         requested = request.body.get("logprobs")
@@ -304,7 +310,7 @@ def _read_listed_tokens(logprobs: JSON) -> list[ListedToken]:
 
 
 def _read_token(name: str, logprob: JSON) -> ListedToken:
-    """Return a token listed by id or by text."""
+    """Return a listed token, named ``token_id:N`` or by its text."""
     id_text = name.removeprefix(_BY_ID)
     is_id = name.startswith(_BY_ID) and id_text.isdecimal()
     return ListedToken(logprob=_read_logprob(logprob), token_id=int(id_text) if is_id else None, text="" if is_id else name)

@@ -1,4 +1,8 @@
-"""Events of vLLM's development endpoints (``entrypoints/serve/dev``, ``entrypoints/rl`` of 0.32): which of them a config's arms serve."""
+"""Events of vLLM's development endpoints (``entrypoints/serve/dev``, ``entrypoints/rl`` of 0.32): which of them a config's arms serve.
+
+An event is done to a server between requests, which it has to answer afterwards as before.
+An arm is one of the servers compared: the baseline, which does not speculate, or a variant, which does.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ _SWITCHED_ON: Final = {"1"}
 
 
 def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
-    """Return the events that every arm serves.
+    """Return the events that every arm serves, by name, with the requests that make each.
 
     Empty without the variable that adds development endpoints; sleep needs ``--enable-sleep-mode`` besides.
     """

@@ -1,4 +1,7 @@
-"""The speculation counters in a vLLM log: what releases before 0.8 and later ones write of them, read back as counts."""
+"""The speculation counters in a vLLM log: what releases before 0.8 and later ones write of them, read back as counts.
+
+``drafts`` is the number of verify steps. A step emits the accepted draft tokens and one more.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,11 @@ _MOST_CANDIDATES = 10_000
 def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
     """Return the counters in a server's log; None without any.
 
-    ``draft_tokens`` are those of a step, for the lines of 0.8, which do not report the number of steps; 0 if
-    unknown.
+    ``draft_tokens`` are those of a step, for the lines of 0.8, which do not report the number of steps; 0 if unknown.
 
     From 0.8 on (``v1/spec_decode/metrics.py``) a line counts the events since the last one, and the sum over
-    lines is returned. Releases before it (``engine/metrics.py``) count from the start of the server, which
-    may have been started again in the same log. Events after the last line are in neither.
+    lines is returned. Releases before it (``engine/metrics.py``) count from the start of the server. The log may hold
+    several starts, whose last lines are added up. What came after the last line is not counted.
     """
     intervals = [counters for match in _INTERVAL.finditer(text) if (counters := _read_interval_line(match["fields"], draft_tokens))]
     totals = [counters for match in _TOTAL.finditer(text) if (counters := _read_total_line(match["fields"]))]
@@ -44,8 +46,8 @@ def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
 def _read_interval_line(fields: str, draft_tokens: int) -> SpecCounters | None:
     """Return the counters of one log line from 0.8 on.
 
-    ``fields`` is the text after the line's title, which differs between releases. ``draft_tokens`` are those of a step,
-    for lines without a mean length; 0 if unknown. Returns None if the number of verify steps does not follow.
+    ``fields`` is the text after the line's title, which differs between releases. The number of verify steps follows from the mean
+    acceptance length, or without it from ``draft_tokens``, those of a step (0 if unknown). Returns None if it does not follow.
     """
     accepted, drafted, length = (re.search(pattern, fields) for pattern in (_ACCEPTED, _DRAFTED, _LENGTH))
     if not accepted or not drafted or not (length or draft_tokens or drafted[1] == "0"):

@@ -1,4 +1,7 @@
-"""The releases of vLLM: which drafting methods and speculative flags each takes, and how those before 0.8 are started."""
+"""The releases of vLLM: which drafting methods and speculative flags each takes, and how those before 0.8 are started.
+
+A release is its text, ``0.6.3.post1``, empty if unknown; a version is its numbers, ``(0, 6, 3)``.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,8 @@ def names_grammars(release: str) -> bool:
 def check(config: Config, release: str, methods: Collection[str]) -> None:
     """Raise EngineError if ``release`` does not take a variant's settings.
 
-    An unknown release is not checked. ``methods`` are those of all releases up to the newest that is known.
+    Its flags, the keys of its speculative setting and its drafting method are checked. An unknown release is not. ``methods`` are
+    the drafting methods of all releases up to the newest that is known.
     """
     version = locate.numbers(release)
     for variant in config.variants if version else ():
@@ -159,6 +163,7 @@ def _check_method_release(method: str, version: tuple[int, ...], release: str, w
     A release between the last that refuses the method and the first that surely takes it passes, and so does one before
     0.8, whose flags name no method. ``version`` has the numbers of ``release``.
     """
+    # A method in neither table counts as one of all releases: no version is below ().
     removed, (last_refusing, first_taking) = _REMOVED.get(method), _ADDED.get(method, ((), ()))
     if removed and version >= removed:
         needed_release = f"a release before {_dotted_text(removed)}"

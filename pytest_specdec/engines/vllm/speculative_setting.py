@@ -56,7 +56,7 @@ def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
     if isinstance(config_value, str):
         config_value = _parse_json(config_value)
     setting = dict(config_value) if isinstance(config_value, Mapping) else {}
-    # A flag with a dot, as (flag, key); the key is empty without a dot.
+    # `speculative-config.method` as (`speculative-config`, `method`); the key is empty without a dot.
     parts = {name.partition(".")[::2]: value for name, value in by_flag.items()}
     setting.update({key: value for (flag, key), value in parts.items() if flag in _SETTING_FLAGS and key})
     setting.update({key: by_flag[flag] for flag, key in {**_SHORT, **_OLD_NAMES}.items() if flag in by_flag})
@@ -125,7 +125,8 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
 def _draft_sampling(args: Mapping[str, JSON], kind: DraftKind, setting: Mapping[str, JSON]) -> DraftSampling:
     """Return the draft sampling, greedy or from the drafter's distribution.
 
-    Before 0.8 a draft model always draws from its distribution.
+    ``setting`` is the speculative one in ``args``. Before 0.8, with the flags of that time, a draft model always draws from its
+    distribution.
     """
     is_drawn = setting.get("draft_sample_method") == "probabilistic" or (kind is DraftKind.MODEL and bool(flags_of(args, OLD)))
     return DraftSampling.PROBABILISTIC if is_drawn else DraftSampling.GREEDY
@@ -149,7 +150,7 @@ def _parse_json(text: str) -> JSON:
 def _vllm_draft_kind(method: str, model: str) -> DraftKind:
     """Return the kind of drafting, by method or model name.
 
-    Without a method it is guessed from the model's name, as vLLM does.
+    Without a method it is guessed from the model's name, as vLLM does. Either text is empty if the setting lacks it.
     """
     if _NGRAM in (method or model):
         return DraftKind.NGRAM

@@ -1,4 +1,7 @@
-"""The template of a config for vLLM, with one variant."""
+"""The template of a config for vLLM, with one variant.
+
+A speculator is a draft model or a head, by its name, or a method that needs no second model, such as ngram.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +59,9 @@ def text(kind: str, model: str | None, speculator: str | None) -> str:
     """Return a config file's YAML for ``model`` with one variant.
 
     ``kind`` is the engine's name. ``speculator`` is the name of a draft model, from which the method is guessed, or one of the methods
-    ngram, suffix and mtp, which need none; ngram if it is None. Raises EngineError without a model, and for another method, which needs the
-    name of a second model.
+    ngram, suffix and mtp, which need none; ngram if it is None. Two settings that vLLM would change in the speculating server alone are
+    stated, with the value that vLLM takes there. Raises EngineError without a model, and for another method, which needs the name of a
+    second model.
     """
     if not model:
         what, remedy = f"{kind} has no model of its own to serve", "--model Qwen/Qwen3-32B, or the path of a checkpoint"
