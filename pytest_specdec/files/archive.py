@@ -89,8 +89,8 @@ def unpack(path: Path) -> Iterator[Path]:
 def _extract(path: Path, folder: Path) -> None:
     """Write the files of the archive ``path`` below ``folder``.
 
-    Raises RunError for an entry that is not allowed, and for more files or bytes than a run may have. Errors of the archive readers, such
-    as :data:`_UNREADABLE`, and OSError pass through.
+    Raises RunError for an entry that is not allowed, and for more files or bytes than a run may have. Errors of Python's
+    archive readers (:data:`_UNREADABLE`) and OSError pass through to :func:`unpack`.
     """
     left_bytes = _MOST_BYTES
     for count, entry in enumerate(_entries(path), start=1):
@@ -130,6 +130,7 @@ def _entries(path: Path) -> Iterator[_Entry]:
     if path.name.lower().endswith(".zip"):
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
+                # The upper 16 bits of these attributes are the Unix mode.
                 kind = "folder" if info.is_dir() else _kind_of(info.external_attr >> 16)
                 yield _Entry(name=info.filename, size=info.file_size, kind=kind, read=partial(archive.open, info))
         return
@@ -150,8 +151,9 @@ def _kind_of(mode: int) -> str:
 def _find_run(path: Path, folder: Path) -> Path:
     """Return the folder of the only run below ``folder``.
 
-    A run inside another one, such as that of the old engine or of a group of a matrix, is a part of it and does not count. ``path`` is the
-    archive, for the error. Raises RunError if there is no run, or more than one.
+    The folder of a run has a ``plan.json``, ``run.json`` or ``matrix.json``. A run inside another one, such as that of the old engine or of
+    a group of a matrix, is a part of it and does not count. ``path`` is the archive, for the error. Raises RunError if there is no run, or
+    more than one.
     """
     runs = []
     for parent, folders, names in os.walk(folder):

@@ -1,4 +1,8 @@
-"""Baseline record: the files of a run read as what it knows of its baseline's distribution."""
+"""Baseline record: what a run's files tell of the distribution of its baseline, the server without speculation.
+
+The records of two runs are compared. An arm is a server setup with answers in a run: the baseline, its control (the baseline booted again)
+or a variant, which speculates. A score is the distribution that a server gives at each token of an answer, whichever arm emitted it.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +44,12 @@ class _ScoredSequence:
 def read(directory: RunDirectory) -> BaselineRecord:
     """Return the record of a run's baseline, for comparison with another run.
 
-    Scored positions are taken from the answers of every arm, since the scores are the baseline's own. Prompts are taken from all arms but
-    the old engine's, which may have another chat template. The draws, which show the noise, are those of baseline and control that another
-    boot scored; without any, all of theirs. If another server scored, as a config with ``scorer:`` asks, its scores may be of another
-    engine: then neither scores nor noise are in the record. Answers at temperature 0 are by question, the first workload's where several
-    ask the same; questions without an answer are unanswered. Raises RunError if the plan or an existing file is invalid.
+    Scored positions are taken from the answers of every arm, since the scores are the baseline's own. Each is under a digest of all tokens
+    before it, by which two runs find what they share. Prompts are taken from all arms but the old engine's, which may have another chat
+    template. Draws, sampled tokens with reported log-probability and score, show the noise. They are those of baseline and control that
+    another boot scored, or all of theirs if there are none. A config's ``scorer:`` may be of another engine: the record then has no scores
+    and no draws. Answers at temperature 0 are by question, from the first workload that asks it. Questions without an answer are listed as
+    unanswered. Raises RunError if the plan or an existing file is invalid.
     """
     plan = run_documents.read_plan(directory)
     has_own_scores = all(boot.role is not Role.SCORER for boot in plan.boots)
@@ -83,6 +88,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
         greedy=greedy,
         unanswered=frozenset(questions - greedy.keys()),
         draws=draws if has_own_scores else ReportedDraws(),
+        # With one boot, which drew and scored, the draws do not show the noise between boots.
         boots=2 if cross_boot_draws else 1,
         variant_draws=tuple(captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs) if has_own_scores else (),
         single_precision=baseline.single_precision,
@@ -97,10 +103,10 @@ def _greedy_answers(
 ) -> Iterator[tuple[str, GreedyAnswer]]:
     """Yield the baseline's answers at temperature 0, by their question.
 
-    The question is the text of :attr:`Request.asks`, and ``transcript`` is the baseline's. Only requests that take the most probable token
-    of the unprocessed distribution count, and of their answers those of the first pass that neither failed nor lack token ids. An answer
-    has no positions if its scores are of other tokens, or, without ``has_own_scores``, of another server than the baseline. Its limit is
-    the request's, times ``room``, the factor by which the transcript's limits exceed the planned ones.
+    A question, :attr:`Request.asks`, is a text of route and body without the seed; ``transcript`` is the baseline's. Only requests that
+    take the most probable token of the unprocessed distribution count. Of their answers only those of the first pass count, if they neither
+    failed nor lack token ids. An answer has no positions if its scores are of other tokens, or, without ``has_own_scores``, of another
+    server than the baseline. Its limit is the request's, times ``room``, the factor by which the limits sent exceed the planned ones.
     """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
     baseline, control = map(_first_passes, (transcript, transcripts.read(directory, CONTROL, workload.name)))
@@ -130,7 +136,7 @@ def _greedy_answers(
 def _first_passes(transcript: Transcript | None) -> Mapping[str, Answer]:
     """Return an arm's answers in the first pass, by request id.
 
-    Failed answers are left out, and so are those that have something to read but no token ids.
+    Failed answers are left out, and so are those with text or calls whose token ids the server did not report.
     """
     answers = () if transcript is None else transcript.answers
     return {answer.request_id: answer for answer in answers if answer.ok and not answer.pass_index and _has_known_tokens(answer)}
@@ -145,7 +151,8 @@ def _has_known_tokens(answer: Answer) -> bool:
 def _scored_sequences(directory: RunDirectory, plan: Plan, workload: Workload) -> Iterator[_ScoredSequence]:
     """Yield the scored answers to ``workload`` with their prompts, arm by arm.
 
-    An answer is left out if the ids of its prompt are unknown, or if other tokens than its own were scored.
+    Only scores ``under`` the baseline, by a server of its weights, are read. An answer is left out if the ids of its prompt are unknown, or
+    if other tokens than its own were scored.
     """
     tasks = (task for boot in plan.boots if boot.under == BASELINE for task in boot.scores if task.workload == workload.name)
     for arm in dict.fromkeys(task.arm for task in tasks):
@@ -163,7 +170,8 @@ def _scored_sequences(directory: RunDirectory, plan: Plan, workload: Workload) -
 def _prefix_digests(prompt_ids: Sequence[int], answer_ids: Sequence[int], adapter: str = "") -> Iterator[bytes]:
     """Yield one digest per answer token, of all ids before it.
 
-    The ids of the prompt are included, and so is the name of the LoRA adapter: after the same ids two adapters have two distributions.
+    Equal digests in two runs mark positions with the same tokens before them. The ids of the prompt are included, and so is the name of the
+    LoRA adapter: after the same ids two adapters have two distributions.
     """
     ids = b"".join(token.to_bytes(_TOKEN_BYTES, "little", signed=True) for token in prompt_ids)
     state = blake2b(ids, digest_size=_DIGEST_BYTES, key=blake2b(adapter.encode(), digest_size=_DIGEST_BYTES).digest() if adapter else b"")

@@ -1,4 +1,8 @@
-"""Captured answers: the files of a run read as the input of one judgement."""
+"""Captured answers: the files of a run read as the input of one judgement.
+
+A judgement holds a variant, which speculates, against the baseline, on one workload; the control is the baseline booted again. The three
+are arms. A plain draw is a token sampled at temperature 1, with the log-probability that its server reported, and the baseline's score.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +43,12 @@ MOST_TOKENS = 8192
 def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> ReportedDraws:
     """Return the plain draws of ``arms``: reported log-probabilities with scores.
 
-    They tell the noise of log-probabilities between servers. A plain draw is a token of the unprocessed distribution at temperature 1:
-    whether an engine reports log-probabilities before or after its sampling parameters, they are then those of the scored distribution.
-    At a lower temperature the noise itself would influence which token is drawn. By default the arms are baseline and control, without the
-    one scored by its own boot if there is another.
-
-    If the plan has a calibration workload, nothing else is read, so that the noise is the same whichever tests are selected. Otherwise
-    plain draws of any workload count. At most :data:`MOST_TOKENS` are returned; empty if there are none. A file that cannot be read is
-    skipped, since its own judgement reports the error.
+    Report and score of one token differ by the noise of log-probabilities between servers. Plain draws come from the unprocessed
+    distribution: whether an engine reports log-probabilities before or after its sampling parameters, they are then those of the scored
+    distribution. Below temperature 1 the noise itself would influence which token is drawn. By default the arms are those of baseline and
+    control that another boot scored, or both if there are none. Only calibration workloads are read, so that the noise is the same
+    whichever tests are selected; without any, all workloads. At most :data:`MOST_TOKENS` are returned; empty if there are none. A file that
+    cannot be read is skipped, since its own judgement reports the error.
     """
     by_answer: list[_PlainDraws] = []
     tokens_left = MOST_TOKENS
@@ -59,10 +61,11 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
 
 
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
-    """Return the run's plain draws, by scoring boot, for judging ``pair``.
+    """Return the run's plain draws for judging ``pair``, by arm and boot.
 
-    ``decode`` has the baseline's draws that were scored by another boot of it, ``same_boot`` those scored by the boot that drew them, and
-    ``verify`` the variant's. If no draw was scored by another boot, ``decode`` has all of the baseline's draws.
+    A boot is one start of a server; two boots differ by more noise than one. ``decode`` has the baseline's draws scored by another boot of
+    it, ``same_boot`` those scored by the boot that drew them, and ``verify`` the variant's. If no draw was scored by another boot,
+    ``decode`` has all of the baseline's draws.
     """
     decode_arms = arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)
     same_boot_arms = tuple(arm for arm in (BASELINE, CONTROL) if arm not in decode_arms)
@@ -76,12 +79,12 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
 def arms_scored_by_other_boots(plan: Plan) -> tuple[str, ...]:
     """Return those of baseline and control that another boot scored.
 
-    Only calibrations count or, without any, the first scored workload. Reports and scores of such an arm differ by what varies between
-    boots, as the variant's do. Empty if each arm was scored by its own boot.
+    Reports and scores of such an arm differ by what varies between boots, as the variant's do. Looked at are the calibration workloads or,
+    without any, the first scored workload. Empty if each arm was scored by its own boot.
     """
     scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
-    # The boot that scores a workload scores its own answers too.
+    # The boot that scores a workload scores its own answers to it too.
     scored_by_same_boot = {arm for name in calibrating for arm in plan.scored_by(name)}
     return tuple(arm for arm in (BASELINE, CONTROL) if arm not in scored_by_same_boot)
 
@@ -89,8 +92,8 @@ def arms_scored_by_other_boots(plan: Plan) -> tuple[str, ...]:
 def _read_plain_draws(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[_PlainDraws]:
     """Yield the plain draws of ``arms``, answer by answer.
 
-    An answer with the same tokens as that of the last earlier arm to the same request and pass is left out, so that they count once.
-    Files that cannot be read are skipped.
+    If an arm answered a request and pass with the same tokens as the arm before it, its answer is left out: equal draws count once. Files
+    that cannot be read are skipped.
     """
     for workload in calibrating_workloads(plan):
         request_ids = {request.id for request in workload.requests if _reports_plain_draws(request)}
@@ -148,11 +151,10 @@ def read(
     """Return a judge's whole input for one judgement.
 
     ``gates`` are all gates of the run, of which those of this pair and workload are kept. ``calibrations`` are those of the whole run, and
-    ``slo`` is that of its config. For sampling, the answers to the workload's extensions are joined with its own; for other families they
-    are under ``repeats``.
-
-    Raises RunError if planned answers or scores of an arm are missing, with the capture's reason for that, or if an arm
-    answered another workload of that name, or under other token limits than the baseline.
+    ``slo`` is that of its config. Extensions are workloads added while the verdict was open. For sampling, their answers are joined with
+    the workload's own; for other families, which ask the same again, they are under ``repeats``. Raises RunError if planned answers or
+    scores of an arm are missing, with the capture's reason for that, or if an arm answered another workload of that name, or under other
+    token limits than the baseline.
     """
     workload_names = _judged_workloads(plan, judgement)
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in workload_names]
@@ -172,7 +174,7 @@ def read(
         baseline=baseline,
         control=_join_transcripts([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=speculative,
-        beside=runs[0].other_arms(),
+        beside=runs[0].other_arms(),  # empty unless a route refused all requests
         further=tuple(runs[0].further_boots(judgement.pair)),
         repeats=tuple(
             read(directory, plan, replace(judgement, workload=name), gates, calibrations) for name in _repeated_workloads(plan, judgement)
@@ -195,8 +197,8 @@ def read(
 def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> CapturedRun:
     """Return one pair's answers to all workloads, without scores.
 
-    ``whole`` has the answers of all, and all else as the judgement's own workload has it. Raises RunError, as :func:`read` does, if that
-    workload cannot be read. Others that cannot be read are listed under ``missing``.
+    Under ``whole`` all answers stand as if to one workload, and all else is as the judgement's own workload has it; ``parts`` has them by
+    workload. Raises RunError, as :func:`read` does, if the own workload cannot be read. Other unreadable ones are listed as ``missing``.
     """
     names = dict.fromkeys(name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers)
     parts: list[Captured] = []
@@ -253,8 +255,8 @@ def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
 def _judged_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     """Return the names of the workloads judged as one.
 
-    They are the judgement's own and, for sampling, its extensions, since a sequential test goes on over further answers. In other families
-    an extension sends the same requests again, and :func:`_repeated_workloads` returns it.
+    They are the judgement's own and, for sampling, its extensions (further requests): a sequential test goes on over further answers. In
+    other families an extension sends the same requests again, and :func:`_repeated_workloads` returns it.
     """
     return (judgement.workload, *(extensions(plan, judgement) if judgement.family is Family.SAMPLING else ()))
 
@@ -274,8 +276,8 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
     """Return an arm's transcripts of several workloads as one.
 
     ``parts`` are in the order of their capture, and the first gives all fields that are not joined. Counters are added up only if every
-    transcript has them, since the sum has to cover all answers. Of notes the first one counts, of a reduced concurrency the lowest, and of
-    the machine's load the highest.
+    transcript has them, since the sum has to cover all answers. Of a note on the server, such as ``foreign``, the first that is not empty
+    counts, of a reduced concurrency the lowest, and of the machine's load the highest.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -314,14 +316,14 @@ def _renumber_failures(parts: Sequence[Transcript]) -> Iterator[ServerFailure]:
 
 
 class _Run:
-    """The files of a run that one judgement of one workload reads."""
+    """The files of a run that one judgement of one workload reads, by arm: the variant, ``baseline`` or ``control``."""
 
     def __init__(self, directory: RunDirectory, plan: Plan, judgement: Judgement) -> None:
         self._directory = directory
         self._plan = plan
         self._judgement = judgement
         self._workload = judgement.workload
-        self._transcripts: dict[str, Transcript] = {}
+        self._transcripts: dict[str, Transcript] = {}  # by arm, those read so far
 
     def is_planned(self, arm: str) -> bool:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
@@ -357,7 +359,7 @@ class _Run:
     def check_room(self) -> None:
         """Raise RunError if an arm answered under other token limits than the baseline.
 
-        Answers cut at different lengths cannot be compared.
+        Answers cut at different lengths cannot be compared. ``room`` is the factor by which all planned limits of a workload were raised.
         """
         for arm in (self._judgement.pair, *([CONTROL] if self.is_planned(CONTROL) else [])):
             room, baseline = self.transcript(arm).room, self.transcript(BASELINE).room
@@ -370,8 +372,9 @@ class _Run:
     def further_boots(self, pair: str) -> Iterator[BootBlock]:
         """Yield the variant's further boots, with the baseline boots beside them.
 
-        Further boots are those after the first; speed is measured over all. Beside each are the last boot of baseline or control before it
-        and, if servers run in turn, the first one after it. A boot that is both gives its last answers, the control's.
+        Speed is measured over all boots of the variant; further ones come after the first. Beside each are the last boot of baseline or
+        control before it and, if servers run in turn, the first one after it. ``arms`` of a boot are the names of its answers; of a boot
+        that is both baseline and control, the control's count.
         """
         answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
         baselines = [boot for boot in answering if boot.role in {Role.BASELINE, Role.CONTROL}]
@@ -407,7 +410,7 @@ class _Run:
     def draft_scores(self, model: str | None) -> dict[str, tuple[Score, ...]]:
         """Return the arms' scores under the draft model, by arm.
 
-        Arms without such scores are left out, since no verdict depends on them. Empty without a draft model (None).
+        An arm without such scores is left out. This is no error, since no verdict needs them. Empty without a draft model (None).
         """
         if model is None:
             return {}
@@ -415,9 +418,9 @@ class _Run:
         return {arm: scores for arm, scores in by_arm.items() if scores}
 
     def _read_scores(self, under: str, arm: str) -> tuple[Score, ...]:
-        """Return the scores of ``arm`` under one server; () without a file.
+        """Return the scores of ``arm`` by the server ``under``; () without a file.
 
-        Raises RunError if the file is invalid, and ScoreError if a position is impossible: it may list one token where several were
+        Raises RunError if the file is invalid, and ScoreError if a position is impossible, as with one token listed where several were
         planned.
         """
         tasks = [(boot.under, task) for boot in self._plan.boots for task in boot.scores]

@@ -25,7 +25,7 @@ _RELEASE = "judge it with the release that wrote it"
 def check_schema(where: str, found: object, expected: str) -> None:
     """Raise RunError unless a file's schema, ``found``, is the ``expected`` one.
 
-    A schema's name ends with its version. If only that differs, the error says that an older or newer release wrote the
+    A schema's name ends with its version, as in ``plan:2``. If only that differs, the error says that an older or newer release wrote the
     file.
     """
     if found == expected:
@@ -123,7 +123,7 @@ def _generic_decoder(origin: object, args: tuple[Any, ...]) -> _Decoder:
     if origin is Literal:
         return _literal_decoder(args)
     if origin is tuple:
-        return _list_decoder(args[0]) if args[1:] == (...,) else _fixed_tuple_decoder(args)
+        return _list_decoder(args[0]) if args[1:] == (...,) else _fixed_tuple_decoder(args)  # tuple[int, ...], or tuple[int, str]
     if origin in {Mapping, dict}:
         return _mapping_decoder(*args)
     msg = f"the codec knows no {origin!r} of {args!r}"
@@ -135,7 +135,7 @@ def _dataclass_decoder(cls: Any) -> _Decoder:  # noqa: ANN401 - any dataclass
 
     It raises _Mismatch for an unknown field, then for a missing one without a default, then for a value of the wrong type.
     """
-    hints = get_type_hints(cls, localns={"JSON": object})
+    hints = get_type_hints(cls, localns={"JSON": object})  # free JSON, whose alias is recursive, has the decoder of `object`
     decoders = {field.name: _decoder_of(hints[field.name]) for field in fields(cls)}
     required = [field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING]
 

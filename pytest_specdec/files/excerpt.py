@@ -1,4 +1,8 @@
-"""An excerpt: the part of a run that one judgement reads, as a run directory of its own."""
+"""An excerpt: the part of a run that one judgement reads, as a run directory of its own.
+
+A judgement holds a variant, which speculates, against the baseline and its control (the baseline booted again) on one workload. A
+workload's extensions are workloads with further requests, added while its verdict was open.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ def write(source: RunDirectory, plan: Plan, judgement: Judgement, target: RunDir
     be read or written.
     """
     excerpt = _restrict(source, plan, judgement)
-    for path in dict.fromkeys(_paths(source, excerpt, judgement)):
+    for path in dict.fromkeys(_paths(source, excerpt, judgement)):  # several boots name the same workload's file
         if path.is_file():
             _copy(path, target.root / path.relative_to(source.root))
     run_documents.write_plan(target, excerpt)
@@ -48,8 +52,8 @@ def _restrict(source: RunDirectory, plan: Plan, judgement: Judgement) -> Plan:
     """Return the plan cut down to ``judgement``, with all its boots.
 
     A boot keeps only the answers and scores that are read, but stays in its place, since transcripts refer to boots by index. Boots of the
-    old engine keep no scores, since no judge of a pair reads them. Extensions and enlargements of other workloads are left out, and so are
-    notes on withheld workloads and on the old engine.
+    old engine keep no scores, since no judge of a pair reads them. Entries on other workloads are left out, and so are those on
+    withheld workloads, which no arm was sent, and on the old engine.
     """
     scored = _scored_workloads(plan, judgement)
     answered = _answered_workloads(source, plan, judgement)
@@ -92,7 +96,7 @@ def _scored_workloads(plan: Plan, judgement: Judgement) -> frozenset[str]:
 def _answered_workloads(source: RunDirectory, plan: Plan, judgement: Judgement) -> frozenset[str]:
     """Return the names of workloads with answers read by ``judgement``.
 
-    They are all of the run if its family is judged over the whole run, or if the variant has server failures to be counted over all
+    They are all of the run if its family is judged over the whole run, or if the variant has server failures, which are counted over all
     requests. Otherwise they are those of :func:`_scored_workloads`.
     """
     reads_all = plan.rows[judgement.family].whole_run or server_failures.read(source, plan, judgement.pair)
@@ -102,7 +106,7 @@ def _answered_workloads(source: RunDirectory, plan: Plan, judgement: Judgement) 
 def _paths(source: RunDirectory, excerpt: Plan, judgement: Judgement) -> Iterator[Path]:
     """Yield the paths of an excerpt's files in ``source``.
 
-    The plan is left out, since the excerpt has its own. Not every file need exist.
+    The plan is left out, since the excerpt has its own. Partial transcripts and those set aside are included. Not every file need exist.
     """
     yield from (source.config, source.environment, source.status)
     yield from sorted(source.capabilities.glob("*.json"))

@@ -49,11 +49,14 @@ class _FileState:
 
 
 class FolderReader:
-    """Reads the changes of a folder that another process writes into."""
+    """Reads the changes of a folder that another process writes into.
+
+    ``_sent_states`` has by path the state in which a file was last sent.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._seen: dict[str, _FileState] = {}
+        self._sent_states: dict[str, _FileState] = {}
 
     def changes(self) -> Iterator[FilePart]:
         """Yield the changes since the last call, files that are gone first.
@@ -61,10 +64,10 @@ class FolderReader:
         New and changed files follow, the earliest written first. Left out are temporary files, whose names begin with a dot, and the logs
         and notes of running servers. So is a file that vanishes before it is read; if it was sent earlier, the next call yields it as gone.
         """
-        present = {path: status for path, status in _files(self._root) if not _is_at_work(self._root, path)}
-        # A log whose server was started again is left out of `present`, and is not gone.
-        for path in [path for path in self._seen if path not in present and not (self._root / path).exists()]:
-            del self._seen[path]
+        present = {path: status for path, status in _files(self._root) if not _is_of_running_server(self._root, path)}
+        # The log of a server that runs again exists, though `present` leaves it out.
+        for path in [path for path in self._sent_states if path not in present and not (self._root / path).exists()]:
+            del self._sent_states[path]
             yield FilePart(path=path, data=None)
         for path in sorted(present, key=lambda path: present[path].st_mtime_ns):
             part = self._read(path, present[path])
@@ -74,17 +77,17 @@ class FolderReader:
     def skip(self, parts: Iterable[FilePart]) -> None:
         """Count the files of ``parts`` as sent already."""
         for part in parts:
-            self._seen[part.path] = _file_state((self._root / part.path).stat())
+            self._sent_states[part.path] = _file_state((self._root / part.path).stat())
 
     def _read(self, path: str, status: os.stat_result) -> FilePart | None:
         """Return a file's change since it was last sent, and count it as sent.
 
-        ``status`` is the file's of now. None without a change, and if the file is gone meanwhile.
+        ``status`` is the file system's present entry. None without a change, or if the file is gone before it is read.
         """
-        before, now = self._seen.get(path), _file_state(status)
+        before, now = self._sent_states.get(path), _file_state(status)
         if before == now:
             return None
-        # A file that replaces another may get its inode: only these are known to grow.
+        # An equal inode does not prove growth, since a file that replaces another may get it: only _GROWING are appended to.
         has_grown = path in _GROWING and before is not None and before.inode == now.inode and before.size < now.size
         sent_bytes = before.size if before and has_grown else 0
         try:
@@ -95,7 +98,7 @@ class FolderReader:
         except FileNotFoundError:
             return None
         # What was read may be less than what is there by now, and is never more.
-        self._seen[path] = _FileState(inode=now.inode, size=sent_bytes + len(data), changed_ns=now.changed_ns)
+        self._sent_states[path] = _FileState(inode=now.inode, size=sent_bytes + len(data), changed_ns=now.changed_ns)
         return FilePart(path=path, data=data, appended=has_grown)
 
 
@@ -119,10 +122,11 @@ def _files(root: Path) -> Iterator[tuple[str, os.stat_result]]:
                 yield path.relative_to(root).as_posix(), status
 
 
-def _is_at_work(root: Path, path: str) -> bool:
+def _is_of_running_server(root: Path, path: str) -> bool:
     """Return True for the log of a running server, and for a server's note.
 
-    The note has the log's name with another suffix, and is removed when the server has ended.
+    A note means something on its own machine only. It has the log's name with another suffix, and is removed when the server has ended and
+    secrets are struck out of the log.
     """
     pure = PurePosixPath(path)
     if pure.parent.name != _SERVERS:

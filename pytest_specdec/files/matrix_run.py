@@ -1,4 +1,8 @@
-"""A run of a matrix on disk: ``matrix.json`` at its root, and below ``groups`` an ordinary run directory for each group."""
+"""A run of a matrix on disk: ``matrix.json`` at its root, and below ``groups`` an ordinary run directory for each group.
+
+A matrix is many pairs of one config, its cells; a group is the cells with the same baseline. Sessions called shards run a part of the
+matrix each; cells of one group from several shards have directories of their own.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,8 @@ def new_run(
     the selected tests' workloads by name. ``prompts`` is the digest of the config's own prompts, empty without any. Groups without any of
     the cells are left out. Nothing is written.
     """
-    chosen = frozenset(cells)
-    parts = {group.name: tuple(name for name in group.cell_names if name in chosen) for group in matrix.groups}
+    captured = frozenset(cells)
+    cells_by_group = {group.name: tuple(name for name in group.cell_names if name in captured) for group in matrix.groups}
     return MatrixRun(
         config=config,
         config_text=text,
@@ -47,7 +51,7 @@ def new_run(
         depth=depth,
         version=__version__,
         workloads=dict(sorted(workloads.items())),
-        groups={name: GroupRun(group=name, cells=part) for name, part in parts.items() if part},
+        groups={name: GroupRun(group=name, cells=names) for name, names in cells_by_group.items() if names},
         prompts=prompts,
     )
 
@@ -104,17 +108,17 @@ def _no_matrix_run(root: Path) -> RunError:
 
 def _find_problems(run: MatrixRun) -> Iterator[tuple[str, str]]:
     """Yield each contradiction of a document, and what was expected."""
-    by_name = {group.name: group.cell_names for group in run.matrix.groups}
-    for directory, part in run.groups.items():
+    cells_of_group = {group.name: group.cell_names for group in run.matrix.groups}
+    for directory, group_run in run.groups.items():
         if not _DIRECTORY.fullmatch(directory):
             yield f"a directory called {directory!r}", "the name of a group, maybe with a number after a dot"
-        if part.group not in by_name:
-            yield f"{directory} is of a group {part.group!r}", f"one of {', '.join(by_name)}"
-        elif stray := next((cell for cell in part.cells if cell not in by_name[part.group]), ""):
-            yield f"{directory} has a cell {stray!r}", f"some of {', '.join(by_name[part.group])}"
-        if not part.cells:
+        if group_run.group not in cells_of_group:
+            yield f"{directory} is of a group {group_run.group!r}", f"one of {', '.join(cells_of_group)}"
+        elif stray := next((cell for cell in group_run.cells if cell not in cells_of_group[group_run.group]), ""):
+            yield f"{directory} has a cell {stray!r}", f"some of {', '.join(cells_of_group[group_run.group])}"
+        if not group_run.cells:
             yield f"{directory} has no cell", "one at least"
-    counts = Counter(cell for part in run.groups.values() for cell in part.cells)
+    counts = Counter(cell for group_run in run.groups.values() for cell in group_run.cells)
     yield from ((f"the cell {cell} stands {count} times", "once at most") for cell, count in counts.items() if count > 1)
 
 
@@ -127,7 +131,7 @@ def group_directory(root: Path, name: str) -> Path:
 
 
 def runs_folder(root: Path) -> Path:
-    """Return the folder with the run in ``root`` and other runs.
+    """Return the folder in which the run in ``root`` lies beside others.
 
     It is the parent of ``root``, or further up: the run of an old engine lies inside the run of the new engine, and that of a group
     inside the run of its matrix.

@@ -1,7 +1,8 @@
-"""Old answers: those of the baseline before an upgrade, in the run of the engine after it, whose baseline scores their tokens.
+"""Old answers: those of the baseline before an upgrade, copied into the run of the engine after it, whose baseline scores their tokens.
 
-They keep the prompt ids that the old run recorded: another chat template then changes nothing of what is scored. Where a run has both
-engines, the old baseline scored the new one's answers too.
+Scores are a server's log-probabilities of given tokens. They show whether the answers fit the other engine's distribution. Copies keep the
+prompt ids of the old run: another chat template then changes nothing of what is scored. Where a run has both engines, the old baseline
+scored the new one's answers too. A judge tests such answers as if they were those of a speculative variant.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ def copy(earlier: Path, directory: RunDirectory, plan: Plan) -> None:
 
     ``earlier`` is the directory of the old run, and ``plan`` the new run's, with the workloads to score. An answer is copied if a request
     of the workload of the same name asks the same. A workload without such answers is left out, and so is one whose files cannot be read
-    or written: the comparison of the two runs says why. Existing files stay as they are, since they may have their scores.
+    or written: the comparison of the two runs says why. Existing files stay, since they may have been scored already.
     """
     source = RunDirectory(earlier)
     with suppress(RunError):
         old_plan = run_documents.read_plan(source)
-        shared = {workload.name for workload in old_plan.workloads} & _scored_names(plan)
-        for name in sorted(shared):
+        shared_names = {workload.name for workload in old_plan.workloads} & _scored_names(plan)
+        for name in sorted(shared_names):
             if not directory.transcript(OLD_BASELINE, name).exists():
                 with suppress(RunError):
                     _copy_workload(source, old_plan.workload(name), directory, plan.workload(name))
@@ -68,8 +69,9 @@ def list_stored(directory: RunDirectory, plan: Plan) -> tuple[str, ...]:
 def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Iterator[Captured]:
     """Yield the old baseline's answers with the new scores, by workload.
 
-    The old answers are in the variant's place, and those of the run's own baseline in the places of baseline and control, so that both are
-    tested alike. Raises RunError if a file is invalid.
+    The old answers are in the variant's place. Those of the run's own baseline are in the places of baseline and control, so that they are
+    tested in the same way. The variant is a placeholder that drafts nothing. ``calibration`` shows the noise of the scores. Raises RunError
+    if a file is invalid.
     """
     for name in list_stored(directory, plan):
         old, baseline = (transcripts.read(directory, arm, name) for arm in (OLD_BASELINE, BASELINE))
@@ -125,7 +127,7 @@ def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
 
 
 def _ids_of_same(sent: Workload, workload: Workload) -> frozenset[str]:
-    """Return the ids that stand for equal questions in both workloads."""
+    """Return the ids of requests that ask the same in both workloads."""
     sent_questions = {(request.id, request.asks) for request in sent.requests}
     return frozenset(request.id for request in workload.requests if (request.id, request.asks) in sent_questions)
 
@@ -167,13 +169,13 @@ def _match(old: dict[str, Answer], sent: Workload, workload: Workload) -> Iterat
     if there is one, and each answer is used once. A sampled answer is left out if an earlier one had the same seed, since it is no
     independent draw.
     """
-    by_asks: dict[str, list[Request]] = {}
+    unused_by_question: dict[str, list[Request]] = {}
     for request in sent.requests:
         if request.id in old:
-            by_asks.setdefault(request.asks, []).append(request)
+            unused_by_question.setdefault(request.asks, []).append(request)
     seeds: set[object] = set()
     for request in workload.requests:
-        candidates = by_asks.get(request.asks, [])
+        candidates = unused_by_question.get(request.asks, [])
         match = next((candidate for candidate in candidates if candidate.seed == request.seed), candidates[0] if candidates else None)
         if match is None:
             continue

@@ -200,6 +200,7 @@ def read_bytes(path: Path) -> bytes:
     opened, a folder, a pipe, a device and a loop of links: anybody may have edited a run, and reading it must end.
     """
     try:
+        # O_NONBLOCK: opening a pipe would otherwise wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
@@ -253,7 +254,7 @@ def _replace_file(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary_path).chmod(0o644)
+        Path(temporary_path).chmod(0o644)  # mkstemp lets no other user read the file
         Path(temporary_path).replace(path)
     # An interrupt too must leave no temporary file.
     except BaseException:

@@ -1,4 +1,7 @@
-"""The small documents of a run: plan, environment, status, capabilities, progress."""
+"""The small documents of a run: plan, environment, status, capabilities, progress.
+
+Each is a JSON object whose ``schema`` ends in its kind and version, as in ``plan:2``.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,8 @@ def write_plan(directory: RunDirectory, plan: Plan) -> None:
 def read_plan(directory: RunDirectory) -> Plan:
     """Return the plan of a run, checked for impossible judgements.
 
-    Raises RunError if the file is missing, invalid or of another schema, as the readers of single documents here do. RunError is also
-    raised if a judgement's family has no row in the plan, or if its share of the false-alarm budget is impossible.
+    Raises RunError if the file is missing, invalid or of another schema. RunError is also raised if a judgement's family has no row in the
+    plan, or if ``alpha``, its share of the false-alarm budget, is impossible.
     """
     plan = read_document(directory.plan, _PLAN, Plan)
     undeclared = {judgement.family for judgement in plan.judgements} - plan.rows.keys()
@@ -173,7 +176,8 @@ def read_workload(directory: RunDirectory, plan: Plan, name: str) -> Workload:
 def unscorable_reason(directory: RunDirectory) -> str:
     """Return the reason why given tokens cannot be scored.
 
-    It comes from the capability probe of the scoring server. Empty if they can, or if it was not probed.
+    To score is to ask a server for its log-probabilities of tokens that another one emitted. The reason comes from the capability probe of
+    the scoring server. Empty if it can score, or if it was not probed.
     """
     capabilities = scoring(read_capabilities(directory))
     return "" if capabilities is None else capabilities.unscorable

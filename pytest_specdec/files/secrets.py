@@ -218,7 +218,7 @@ def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
     JSON.
     """
     encoded_once = {text for value in values for text in _encodings(value)}
-    encoded_again = {text for spelling in encoded_once for text in _encodings(spelling)}
+    encoded_again = {text for spelling in encoded_once for text in _encodings(spelling)}  # and once, as _encodings yields its value too
     base64_texts = {text for value in values for text in _base64_spellings(value) if len(value) >= _BASE64}
     return tuple(sorted(encoded_again | base64_texts, key=len, reverse=True))
 
@@ -232,7 +232,7 @@ def _encodings(value: str) -> Iterator[str]:
     yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value).replace("/", "\\/")[1:-1])
     yield from (quote(value, safe=""), quote(value), quote_plus(value), html.escape(value), repr(value)[1:-1])
     yield shlex.quote(value)
-    yield value.replace("'", "'\"'\"'")
+    yield value.replace("'", "'\"'\"'")  # as shlex.quote does, within a longer quoted text
 
 
 def _base64_spellings(text: str) -> Iterator[str]:

@@ -1,4 +1,8 @@
-"""Server failures: deaths, hangs and 5xx of an arm over a whole run that did not recur, read from its transcripts."""
+"""Server failures: deaths, hangs and 5xx of an arm over a whole run that did not recur, read from its transcripts.
+
+A failure recurs if the same request brings it about again on a fresh server; it is unexplained if not. A transcript is stored under a key,
+the arm's name (``baseline``, ``control`` or a variant's), or for each further boot of the arm another name.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,8 @@ def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
     """Write a copy of a transcript with an unexplained failure.
 
     This is done before the workload is captured again, so that the failure still counts: otherwise a run could be resumed until a server
-    that dies now and then passes. Nothing is written for transcripts that are missing, cannot be read or have no such failure.
+    that dies now and then passes. The partial transcript of an unfinished workload is copied too. Nothing is written for transcripts that
+    are missing, cannot be read or have no such failure.
     """
     for name in (workload, f"{workload}.partial"):
         with suppress(RunError):
@@ -73,8 +78,8 @@ def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iter
 def _stored_answers(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[tuple[str, str]]:
     """Yield the places at which the answers of one arm may be stored.
 
-    A place is a key and the name of a workload, as :func:`transcripts.read` takes them. The key is the arm's name, or for each of its
-    further boots another. Partial answers and earlier ones that were set aside are included.
+    A place is a key and the name of a workload, as :func:`transcripts.read` takes them. Partial answers and earlier ones that were set
+    aside are included.
     """
     answered = dict.fromkeys(
         (key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _belongs_to_arm(arm, key, boot)

@@ -1,4 +1,8 @@
-"""Speed record: the files of a run read as what it knows of its servers' speed."""
+"""Speed record: the files of a run read as what it knows of its servers' speed.
+
+A run of two engines has the whole run of the engine in use, the old one, in a folder of its own. It may also have answers of the old engine
+that were timed in turn with those of the new one. A boot is one start of a server.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +42,9 @@ def read(directory: RunDirectory) -> SpeedRecord:
 def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
     """Return the speed record of ``old``, for comparison with ``new``.
 
-    A run of two engines, ``new``, may hold timed answers of the old engine, taken in turn with its own on the same machine. They replace
-    the answers of ``old`` to the same workload if ``old`` is that engine's run, or a copy of it. Raises RunError if an existing file is
-    invalid.
+    If ``new`` is a run of two engines and ``old`` that of its old engine, answers of the old engine in ``new`` replace those in ``old`` to
+    the same workloads: they were timed in turn with the new ones, so that drift of the machine affects both alike. Raises RunError if an
+    existing file is invalid.
     """
     record = read(old)
     if not _is_run_of_old_engine(old, new):
@@ -86,7 +90,8 @@ def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> Time
 def _read_drafted(directory: RunDirectory, plan: Plan, pair: Pair) -> Iterator[DraftedWorkload]:
     """Yield a variant's answers to each workload with comparable drafting.
 
-    Left out are timed workloads, calibrations, and workloads whose concurrency may lower the number of draft tokens.
+    Left out are timed workloads, calibrations, which get no verdict, and workloads with so many requests in flight that less may be
+    drafted.
     """
     for workload in plan.workloads:
         if workload.timed or workload.calibrates or pair.variant.draft.depends_on(workload.concurrency):

@@ -1,4 +1,8 @@
-"""Transcripts and scores on disk: a header line on the arm and its server, then one line per answer."""
+"""Transcripts and scores on disk: a header line on the arm and its server, then one line per answer.
+
+An arm is a server setup, such as the baseline or a variant. A score is the distribution that the server ``under`` gives at each token of an
+answer, which ``arm`` emitted. A pass is one sending of all requests of a workload.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
     lines = jsonl.read(directory.transcript(arm, workload), SCHEMA)
     if lines is None:
         return None
-    answers = tuple(_decode_answer(lines, number, line) for number, line in enumerate(lines.rest, 2))
+    answers = tuple(_decode_answer(lines, number, line) for number, line in enumerate(lines.rest, 2))  # line 1 is the header
     try:
         transcript = replace(codec.decode(Transcript, {**lines.header, "answers": []}), answers=answers)
     except RunError as error:
@@ -207,6 +211,7 @@ def _decode_score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str
     """
     try:
         fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]
+        # index() refuses what int() would cut or parse, such as 1.5 and "1".
         positions = tuple(
             Position(token_id=index(token), logprob=float(logprob), top_ids=tuple(map(index, ids)), top_logprobs=tuple(map(float, values)))
             for token, logprob, ids, values in fields["positions"]

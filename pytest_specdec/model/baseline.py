@@ -1,4 +1,8 @@
-"""A baseline: thresholds with the samples they came from, and the environment that these were measured in."""
+"""A baseline: thresholds with the samples they came from, and the environment that these were measured in.
+
+A gate is a threshold on a figure, such as the speedup of a speculative variant. Its key says what was measured, by part: ``engine`` with
+its version, the checkpoints ``model`` and ``draft``, ``dtype`` and ``flags``, a digest of all arguments.
+"""
 
 from __future__ import annotations
 
@@ -175,19 +179,19 @@ class Gate:
     def comparable(self) -> bool:
         """True if the run has the gate's model, draft and dtype.
 
-        Figures are otherwise of different things. Another engine version does not matter here, since it is what a gate judges. Each text
-        in ``changes`` begins with the name of the part that changed.
+        Figures are otherwise of different things. Another engine version does not matter here, since it is what a gate judges. Each of
+        ``changes``, the parts of the gate's key that differ in the run, begins with the name of its part.
         """
         return not any(change.startswith(f"{part} ") for part in NOT_COMPARABLE for change in self.changes)
 
     def changed(self, now: Mapping[str, str]) -> tuple[str, ...]:
         """Return the parts of the key with another value in ``now``.
 
-        Each is a text such as ``dtype half -> float``; ``now`` is the key of the run under judgement. A part is left out if either side has
-        no value for it: it is then unknown whether it changed.
+        ``now`` is the variant's :meth:`Environment.key` in the run under judgement. Each part is returned as a text such as
+        ``dtype half -> float``. A part is left out if either side has no value for it: it is then unknown whether it changed.
         """
         values = ((part, self.key.get(part, ""), now.get(part, "")) for part in self.key)
-        return tuple(f"{part} {then} -> {new}" for part, then, new in values if then and new and then != new)
+        return tuple(f"{part} {before} -> {after}" for part, before, after in values if before and after and before != after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +237,7 @@ class Slo:
 def stated_boot_sd(gates: Iterable[Gate]) -> float:
     """Return the standard deviation between boots stated by a gate.
 
-    It is of the log of a server's speed, in nats. The first gate on the speedup that states any counts; BOOT_SD without one.
+    It tells how the speed of one server varies from boot to boot, as the deviation of its log, in nats. The first gate on the speedup that
+    states any counts; BOOT_SD without one.
     """
     return next((gate.boot_sd for gate in gates if gate.figure == SPEEDUP and gate.boot_sd is not None), BOOT_SD)

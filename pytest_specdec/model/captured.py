@@ -1,4 +1,9 @@
-"""Captured: the input of a judge for one pair and one workload."""
+"""Captured: the input of a judge for one pair and one workload.
+
+A pair is a baseline and a variant of it, which speculates; the control is the baseline booted again. Each of them is an arm. To score
+tokens is to ask a server for their log-probabilities, whichever arm emitted them; a config may name a scorer for it. A probe before the
+capture finds what an arm supports. Failures are unexplained if they did not recur on a fresh server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Captured run: the input of a judge for one pair and everything that it was asked in a run."""
+"""Captured run: the input of a judge for one pair and everything that it was asked in a run.
+
+A pair is a baseline and a speculative variant of it. Each workload is one part. The control is the baseline booted again.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,10 @@ def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
 def _unite_transcripts(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
     """Return the transcripts of all parts as one.
 
-    The answers of all parts follow one another. Counters are added up only if every part has them, since a sum over some would be of
-    other answers; those of ranks are added up by rank, and silent routes are collected. ``elsewhere`` is the first that is not empty.
-    Server failures and the limit on concurrency are left out. Everything else is that of the first transcript.
+    The answers of all parts follow one another. Counters are added up only if every part has them, since a sum over some would be of other
+    answers. Those of ranks, processes with counters of their own, are added up by rank. Silent routes, which refused all requests, are
+    collected. Of the notes ``elsewhere`` (the baseline's server answered) the first that is not empty counts. Server failures and the limit
+    on concurrency are left out. Everything else is that of the first transcript.
     """
     pairs = list(zip(parts, transcripts, strict=True))
     answers = tuple(

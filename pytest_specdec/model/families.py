@@ -1,4 +1,7 @@
-"""The probe families: a row each, with its judge, its part of a false-alarm budget, and its promise."""
+"""The probe families: a row each, with its judge, its part of a false-alarm budget, and its promise.
+
+A family is one kind of requests with the judge of their answers. A false alarm is a correct server that turns a run red.
+"""
 
 from __future__ import annotations
 
@@ -79,10 +82,10 @@ class FamilyRow:
     def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0, *, baselines: int = 1) -> float:
         """Return the false-alarm probability for each test of one workload.
 
-        The family's part of the budget is split evenly over its workloads: the number written in its row for ``depth``, or ``workloads``,
-        the number collected before any was deselected, if that is larger. So a selection of tests never raises a share, and a user's suites
-        of any size never exceed the budget. Each share is split again over the tests of its workload, on all ``variants`` and the controls
-        of all ``baselines`` (:meth:`chances`): a matrix has several.
+        The family's part of the budget is split evenly over its workloads. Their number is that in this row for ``depth`` or, if larger,
+        ``workloads``, the number collected before any was deselected. So a selection of tests never raises a share, and a user's suites of
+        any size never exceed the budget. Each share is split again by :meth:`chances`, the number of tests on the ``variants`` and on one
+        control per baseline. A matrix has several ``baselines``.
         """
         return self.budget.alpha * self.part / max(self.workloads_at(depth), workloads) / self.chances(variants, baselines)
 
@@ -91,7 +94,7 @@ class FamilyRow:
 
         By the union bound, the shares of all tests that may turn a run red add up. Every variant takes every test. In a
         correctness family the control of each baseline takes them once too, since its failure makes a verdict invalid, which is red. If
-        suspicious evidence is red, each test on a variant counts ``SHORT_BY`` times.
+        suspicious evidence is red, each test on a variant counts ``SHORT_BY`` times: suspicion begins at that many times lower odds.
         """
         controls = baselines if self.budget is Budget.CORRECTNESS else 0
         return len(self.tests) * (variants * (SHORT_BY if self.suspects else 1.0) + controls)

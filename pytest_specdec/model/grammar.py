@@ -48,12 +48,12 @@ def read_grammar(body: Mapping[str, JSON], response_format: JSON) -> Grammar | N
     ``response_format`` is the format asked for, in the form of the chat route. A constraint of another form, such as tools, gives a
     grammar without kind and text.
     """
-    other = Grammar() if any(map(_binds_answer, (response_format, *map(body.get, _BINDING)))) else None
-    return _read_response_format(response_format) or _read_structured_fields(body) or other
+    unread_form = Grammar() if any(map(_binds_answer, (response_format, *map(body.get, _BINDING)))) else None
+    return _read_response_format(response_format) or _read_structured_fields(body) or unread_form
 
 
 def _read_response_format(value: JSON) -> Grammar | None:
-    """Return the grammar of a ``response_format``; None unless for JSON.
+    """Return the JSON grammar of a ``response_format``; None for another.
 
     ``value`` is the field of the request's body. A missing schema stands for any JSON.
     """

@@ -79,7 +79,7 @@ class Draft:
     def depends_on(self, concurrency: int) -> bool:
         """Return True if less may be drafted with this many requests in flight.
 
-        A single request in flight is never too many.
+        Engines may draft nothing in a batch larger than ``most_requests``, where it is not 0. One request in flight is never too many.
         """
         return concurrency > 1 and (self.depends_on_load or 0 < self.most_requests < concurrency)
 

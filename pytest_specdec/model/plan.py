@@ -1,4 +1,9 @@
-"""A plan: what a run captures, in which boots, and how the false-alarm budget is shared; computed before anything boots."""
+"""A plan: what a run captures, in which boots, and how the false-alarm budget is shared; computed before anything boots.
+
+A boot is one start of a server with its work. The arms are the baseline, the variants, which speculate, and the control, the baseline
+booted again. To score is to ask a server for its log-probabilities of an arm's tokens. At smoke depth one boot is both baseline and
+control.
+"""
 
 from __future__ import annotations
 
@@ -139,8 +144,9 @@ class Boot:
     def renewals(self, workloads: Collection[Workload]) -> frozenset[tuple[str, str]]:
         """Return the pairs of arm and workload followed by a fresh server.
 
-        A server that had a workload with events or a soak is asked nothing else; the control is sent no soak. The last such pair is left
-        out if nothing follows it in this boot: no other answers, no scores and no probe. ``workloads`` are those of the plan.
+        A server that had a workload with events, such as a reload of the weights, or with a soak, minutes of the same traffic, is asked
+        nothing else; the control is sent no soak. The last such pair is left out if nothing follows it in this boot: no other answers, no
+        scores and no probe. ``workloads`` are those of the plan.
         """
         eventful = {workload.name for workload in workloads if workload.events}
         soaked = {workload.name for workload in workloads if workload.soak_s}
@@ -332,8 +338,8 @@ class Plan:
     def further_tokens(self) -> int:
         """Most further tokens of one arm in additional timed passes.
 
-        Such passes are sent only if servers run side by side and the planned passes vary too much, and of no workload with
-        waves. 0 otherwise, and at smoke depth.
+        Such passes are sent only if servers run side by side and the planned passes vary too much, and of no workload with waves (groups
+        of requests sent at once). 0 otherwise, and at smoke depth.
         """
         if self.placement is not Placement.SIDE_BY_SIDE or self.depth is Depth.SMOKE:
             return 0

@@ -1,4 +1,7 @@
-"""Shards: a matrix divided into parts of about the same time, the same for every process that divides it."""
+"""Shards: a matrix divided into parts of about the same time, the same for every process that divides it.
+
+A matrix has groups of cells. The arms of a group are its cells, a baseline and a control: cutting a group costs these two once more.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,10 @@ def _split(groups: Sequence[Group], count: int, seconds: Callable[[Group], float
         if not cuttable:
             break
         name = max(cuttable, key=lambda name: seconds(uncut[name]) / part_counts[name])
-        further = _assign(groups, {**part_counts, name: part_counts[name] + 1}, count, seconds)
-        if _longest_s(further, seconds) >= _longest_s(shards, seconds):
+        cut_further = _assign(groups, {**part_counts, name: part_counts[name] + 1}, count, seconds)
+        if _longest_s(cut_further, seconds) >= _longest_s(shards, seconds):
             break
-        part_counts, shards = {**part_counts, name: part_counts[name] + 1}, further
+        part_counts, shards = {**part_counts, name: part_counts[name] + 1}, cut_further
     return shards
 
 
@@ -80,13 +83,13 @@ def _assign(groups: Sequence[Group], part_counts: Mapping[str, int], count: int,
     into one shard are joined.
     """
     parts = [part for group in groups for part in _cut(group, part_counts[group.name])]
-    totals = [0.0] * count
-    chosen: list[list[int]] = [[] for _ in range(count)]
+    totals_s = [0.0] * count
+    part_indices: list[list[int]] = [[] for _ in range(count)]
     for index in sorted(range(len(parts)), key=lambda index: -seconds(parts[index])):
-        least = min(range(count), key=lambda shard: (totals[shard], len(chosen[shard])))
-        totals[least] += seconds(parts[index])
-        chosen[least].append(index)
-    return [_join([parts[index] for index in sorted(indices)]) for indices in chosen]
+        least = min(range(count), key=lambda shard: (totals_s[shard], len(part_indices[shard])))
+        totals_s[least] += seconds(parts[index])
+        part_indices[least].append(index)
+    return [_join([parts[index] for index in sorted(indices)]) for indices in part_indices]
 
 
 def _join(parts: Sequence[Group]) -> list[Group]:

@@ -1,4 +1,7 @@
-"""Speculation counters: those of a server, and those of each of its ranks."""
+"""Speculation counters: those of a server, and those of each of its ranks.
+
+Draft positions count from 0 within a draft; ``accepted_per_position`` has by position how often its token was accepted.
+"""
 
 from __future__ import annotations
 

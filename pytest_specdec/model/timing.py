@@ -80,11 +80,11 @@ class Timing:
     def chunks_behind_first(self) -> int:
         """The number of chunks after the first read; 0 if unknown.
 
-        The first read is the first chunk and those after it, each within ``WAITED_S`` of the one before: they had been waiting at
-        ``first_s``.
+        The first read brings the first chunk and those that were waiting behind it. A chunk was waiting if it came within ``WAITED_S`` of
+        the one before, which is less than a server's step takes.
         """
-        waiting = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
-        return len(self.gaps_us) - waiting
+        waiting_chunks = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
+        return len(self.gaps_us) - waiting_chunks
 
     @property
     def latency_s(self) -> float:

@@ -1,4 +1,8 @@
-"""A transcript: everything that one arm answered to one workload in one boot, and how a server scored it."""
+"""A transcript: everything that one arm answered to one workload in one boot, and how a server scored it.
+
+An arm is a server setup: the baseline, a variant, which speculates, or the control, the baseline booted again. A boot is one start of its
+server; a pass is one sending of all requests.
+"""
 
 from __future__ import annotations
 

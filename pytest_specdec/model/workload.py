@@ -252,7 +252,7 @@ class Request:
         """Return the same request with a prefix before its prompt.
 
         It is sent to settle an open count of wrong tokens: each ``number``, from 1, gives every token another prefix. Deterministic kernels
-        repeat a harmless jump at an equal prefix as faithfully as a fault, so that the same request sent again could not tell the two
+        repeat a harmless difference at an equal prefix as faithfully as a fault, so that the same request sent again could not tell the two
         apart. A prompt of token ids cannot take a line of text; its first id is repeated instead, ``number`` times.
         """
         prefixed = {name: _with_prefix(value, number) for name, value in self.body.items() if name in _PREFIXED}
@@ -271,9 +271,9 @@ def _with_prefix(prompt: JSON, number: int) -> JSON:
         return {**prompt, **{name: _with_prefix(value, number) for name, value in prompt.items() if name in {"content", "text"}}}
     if not isinstance(prompt, Sequence) or not prompt:
         return prompt
-    first, *others = prompt
+    first, *others = prompt  # of token ids, messages, parts of a message or prompts
     if isinstance(first, int):
-        return [*[first] * number, *prompt]
+        return [*[first] * number, *prompt]  # token ids, to which no line of text can be added
     rest = others if isinstance(first, Mapping) else [_with_prefix(other, number) for other in others]
     return [_with_prefix(first, number), *rest]
 
@@ -395,7 +395,7 @@ class Workload:
         """
         if not self.waves:
             return _split_unseeded(self.requests)
-        groups = (_split_unseeded(wave) if any(_draws_seeded(r) for r in wave) else (wave,) for wave in self.in_waves)
+        groups = (_split_unseeded(wave) if any(_draws_seeded(request) for request in wave) else (wave,) for wave in self.in_waves)
         return tuple(group for wave_groups in groups for group in wave_groups)
 
     @property
@@ -412,8 +412,8 @@ class Workload:
     def gated_requests(self) -> tuple[Request, ...]:
         """The requests whose speed is gated.
 
-        Waves of a timed workload have different numbers of clients. Only the waves of one number are gated: GATED_CLIENTS,
-        or the largest number below it. All requests are gated without waves, or if every wave is larger.
+        A wave is a group of requests sent at once, each by a client. Only waves of GATED_CLIENTS clients are gated or, without such, of
+        the largest number below it. All requests are gated without waves, or if every wave is larger.
         """
         sizes = [size for size in map(len, self.in_waves) if size <= GATED_CLIENTS]
         if not self.waves or not sizes:

@@ -1,6 +1,7 @@
 """Requests with LoRA adapters and without: alone, mixed in one batch, the same prompt under each of them, and again in another order.
 
-The names of adapters are known from the config alone: :func:`fill` puts them in when a run is planned.
+The names of adapters are known from the config alone. Until :func:`fill` puts them in, a place stands for each: ``base`` for no adapter,
+``first`` and ``second`` for the server's first two. A wave is the requests that are sent at once; the last ``drawn`` of them are sampled.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping
 def _plan_waves() -> Iterable[_Wave]:
     """Return the waves of requests in their order.
 
-    Each depth sends a first part of them; comments mark the ends of smoke and standard depth.
+    Each depth sends a first part of them; comments mark the ends of smoke and standard depth. ``_FOUR`` and ``_EIGHTS`` are places for
+    waves of four and eight requests.
     """
     prompts = iter(_PROMPTS.items)
     alone = [next(prompts) for _ in range(6)]
@@ -120,8 +122,8 @@ def _plan_waves() -> Iterable[_Wave]:
 def _ask_alone(prompts: Sequence[Prompt], phase: str, *, shift: int = 0) -> list[_Wave]:
     """Return waves of one: each prompt under every adapter and none.
 
-    The orders are those of ``_ORDERS`` in turn. With a ``shift`` a prompt gets the order that many places on, reversed, so that it is asked
-    in another order than without.
+    The orders are those of ``_ORDERS``, three orders of the places, in turn. With a ``shift`` a prompt gets the order that many further on,
+    reversed, so that it is asked in another order than without.
     """
     orders = [_ORDERS[(index + shift) % len(_ORDERS)][:: -1 if shift else 1] for index in range(len(prompts))]
     pairs = [(prompt, place) for prompt, order in zip(prompts, orders, strict=True) for place in order]
@@ -143,7 +145,7 @@ def _share(prompt: Prompt) -> _Wave:
 
 
 def _wave_requests(wave: _Wave, max_tokens: int, seeds: Iterator[int]) -> Iterable[Request]:
-    """Yield a wave's requests; those sampled take the next ``seeds``."""
+    """Yield a wave's requests; the last ``wave.drawn`` are sampled with the next ``seeds``."""
     greedy_count = len(wave.members) - wave.drawn
     for index, (prompt, place) in enumerate(wave.members):
         sampling: dict[str, JSON] = {"temperature": 0.0} if index < greedy_count else {"temperature": _TEMPERATURE, "seed": next(seeds)}

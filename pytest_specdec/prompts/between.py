@@ -1,4 +1,7 @@
-"""Prompts around events: the same ones before the first event and after each, one at a time and a few together."""
+"""Prompts around events: the same ones before the first event and after each, one at a time and a few together.
+
+An event is something done to a running server, such as putting it to sleep and waking it. A phase is the requests between two events.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ They stand at the end of their lists: other workloads send the first ones.
 def around_events(*, max_tokens: int = _TOKENS, name: str = "around-events") -> Workload:
     """Return greedy requests, each sent alone and then all together.
 
-    All are sent before the first event; :func:`with_events` adds the same after each event. An id has a phase and a prompt:
-    ``sleep-1/rag-06`` sends the prompt of ``before/rag-06`` after the event ``sleep-1``, and ``sleep-1/rag-06+`` sends
-    it beside others.
+    All are sent before the first event, in the phase ``BEFORE``; :func:`with_events` adds the same after each event. An id has
+    a phase and a prompt: ``sleep-1/rag-06`` sends the prompt of ``before/rag-06`` after the event ``sleep-1``, and
+    ``sleep-1/rag-06+`` sends it together with the others.
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
     requests = tuple(

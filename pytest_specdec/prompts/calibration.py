@@ -1,7 +1,7 @@
 """Calibration: requests that measure the servers themselves, the same whichever tests are selected.
 
-What plain draws reported and what is scored give the noise of the run. Draws without sampling parameters show the server's defaults, which
-an upgrade may change. No verdict is given on either.
+Plain draws report log-probabilities; their differences from the scores of the same tokens give the noise of the run. Draws without sampling
+parameters show the server's defaults, which an upgrade may change. No verdict is given on either.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _reporting_request(prompt: Prompt) -> Request:
 def default_draws(depth: Depth) -> Workload:
     """Return the workload to learn the baseline's default sampling parameters at ``depth``.
 
-    It sends the first bundled prompts without any sampling parameter and without seeds, as a plain client does.
+    It sends the first bundled prompts without any sampling parameter and without seeds, as a plain client does. ``server_defaults`` keeps
+    parameters from being added when they are sent.
     """
     prompts = ALL.items[: _DEFAULT_REQUESTS.get(depth, 24)]
     requests = tuple(

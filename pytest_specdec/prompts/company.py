@@ -1,4 +1,7 @@
-"""Concurrent requests: many kinds alone, then in groups of one to 32, and together with clients that leave."""
+"""Concurrent requests: many kinds alone, then in groups of one to 32, and together with clients that leave.
+
+A kind is a set of sampling parameters and formats, such as ``grammar`` or ``seeded``. A wave is the requests that are sent at once.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ _SMOKE, _STANDARD = 15, 68
 def marker(index: int) -> str:
     """Return the marker word of request ``index``, unique in the workload.
 
-    Empty if ``index`` is beyond the last word.
+    It is an invented word with an invented ending. Empty if ``index`` is beyond the last pair of them.
     """
     if index >= len(_WORDS) * len(_ENDINGS):
         return ""
@@ -91,9 +94,9 @@ def marker(index: int) -> str:
 def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return requests of many kinds, sent alone and in groups.
 
-    Each prompt begins with a marker word of its own, so that an answer with another request's word shows mixed-up
-    requests. ``take`` has the number of requests sent at each depth; by default ``_SMOKE`` and ``_STANDARD``, and at
-    deep depth all.
+    ``_WAVES`` has the kinds of each wave's requests. Each prompt begins with a marker word of its own, so that an answer
+    with another request's word shows mixed-up requests. ``take`` has the number of requests sent at each depth; by
+    default ``_SMOKE`` and ``_STANDARD``, and at deep depth all.
     """
     requests, number = [], 0
     for place, wave in enumerate(_WAVES):

@@ -1,7 +1,8 @@
 """Requests at the ends of contexts: prompts of exact lengths as token ids, answers that run up to the limit and one token beyond.
 
-Where the config states the limit, :func:`fitted` puts the numbers in when a run is planned; else when the
-servers have reported theirs.
+The limit is the longest context of a server in tokens. Until it is known, a request has an open prompt in place of token ids: a number of
+tokens, or a distance from the limit or a share of it. :func:`fitted` replaces it when a run is planned, if the config states the limit,
+else when the servers have reported theirs.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def prompt_length(request: Request) -> int:
 def long_prompt(request: Request) -> int:
     """Return the length of a long prompt in tokens, 0 for others.
 
-    A prompt is long from ``_LONG_PROMPT`` tokens on: an estimate of a run's time leaves shorter ones out.
+    A prompt is long from ``_LONG_PROMPT`` tokens on, as reading it then takes about as long as answering. An estimate of a
+    run's time leaves shorter ones out.
     """
     length = prompt_length(request)
     return length if length >= _LONG_PROMPT else 0
@@ -126,7 +128,8 @@ def long_prompt(request: Request) -> int:
 def scored_prompt_tokens(workload: Workload) -> int:
     """Return the tokens of long prompts that scoring reads again.
 
-    A prompt is left out if it and its longest answer have more than ``workload.scored_to`` tokens.
+    Scoring sends a prompt with its answer to get the probability of each token. A prompt is left out if it and its longest
+    answer have more than ``workload.scored_to`` tokens (no limit if None).
     """
     most = workload.scored_to
     scored = [request for request in workload.requests if most is None or prompt_length(request) + (request.token_limit or 0) <= most]
@@ -148,9 +151,9 @@ def fitted(workload: Workload, limit: int | None) -> Workload:
 def _fit(request: Request, limit: int | None, *, scored: bool) -> Request | None:
     """Return ``request`` with a prompt that fits into the limit.
 
-    An open prompt becomes token ids; one stated as a share of the limit becomes a number of tokens of text. The request is
-    unchanged if its prompt is put in already or waits for its text alone. None if the request is to be left out. ``scored`` is
-    whether its workload is.
+    An open prompt becomes token ids; one stated as a share of the limit becomes a TextLength, a number of tokens of a text that is
+    put in later. The request is unchanged if its prompt is not open or is a TextLength already. None if the request is to be left
+    out. ``scored`` is True if the answers of its workload are scored.
     """
     open_prompt = read_open_prompt(request)
     if open_prompt is None or isinstance(open_prompt, TextLength):
@@ -169,7 +172,8 @@ def _length_within(open_prompt: TokenCount | BelowLimit | LimitShare, limit: int
     """Return the length of an open prompt in tokens under a limit.
 
     0 if it does not fit into the limit, or depends on a limit that is unknown. A distance from the limit also needs a limit of at
-    most ``_MOST_FILLED`` tokens, and a share of it a limit above ``SHORTEST_LIMIT``. Of a share, ``answer_tokens`` are the answer's.
+    most ``_MOST_FILLED`` tokens, the longest context that is filled. A share of the limit, which prompt and answer fill together,
+    needs one above ``SHORTEST_LIMIT``: in shorter contexts the prompts up to the limit are enough.
     """
     if isinstance(open_prompt, TokenCount):
         # All requests with a fixed length have answers of so many tokens.
@@ -184,8 +188,9 @@ def _length_within(open_prompt: TokenCount | BelowLimit | LimitShare, limit: int
 def _words_of(request: Request, *, scored: bool) -> Sequence[int]:
     """Return the token ids that a request's prompt repeats.
 
-    They are ``_WORDS`` if its workload is scored, else ``_RUN``. Answers that end at the limit always have ``_RUN``, from another
-    start for another token limit: equal sequences would show equal noise.
+    They are ``_WORDS`` if its workload is scored, else ``_RUN``, which is so short that the answer repeats it and is drafted to its
+    end. Requests whose answers are scored and end at the limit (``_FULL``) have ``_RUN`` too, from another start for another token
+    limit: equal sequences would show equal noise.
     """
     if not request.id.startswith(_FULL):
         return _WORDS if scored else _RUN

@@ -52,8 +52,8 @@ def _all_pairs(levels: Mapping[str, int]) -> list[Pair]:
 def _next_row(levels: Mapping[str, int], missing: Mapping[Pair, None], is_allowed: Callable[[Mapping[str, int]], bool]) -> Row:
     """Return a row with the first missing pair and many others.
 
-    For each further factor it has the allowed level that adds most pairs of ``missing`` with the levels chosen before; of equal ones the
-    lowest.
+    ``missing`` is an ordered set of pairs. For each further factor the row has the allowed level that adds most missing pairs with the
+    levels chosen before; of equal ones the lowest.
     """
     first, first_level, second, second_level = next(iter(missing))
     row = {first: first_level, second: second_level}

@@ -24,8 +24,9 @@ _MIXES: Mapping[str, Mapping[str, JSON]] = {"seeded": {"temperature": _TEMPERATU
 def mixed_traffic(*, max_tokens: int = 32, concurrency: int = 4, name: str = "mixed-traffic") -> Workload:
     """Return the requests of a soak, sent at deep depth alone.
 
-    The config states for how many minutes they go on. Before and after these minutes every request is answered in full,
-    as two passes. An id has a mix and a prompt: ``greedy/rag-05``, ``seeded/code-12``.
+    A soak is the same traffic for minutes; the config states how many. Before and after these minutes every request is
+    answered in full, as two passes. An id has a mix, which names the sampling parameters, and a prompt: ``greedy/rag-05``,
+    ``seeded/code-12``.
     """
     limits: dict[str, JSON] = {"max_tokens": max_tokens, "top_p": 1.0}
     greedy = [

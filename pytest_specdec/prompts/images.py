@@ -54,7 +54,7 @@ def _stripes(colour: int, other: int) -> str:
 
 
 def _digit(digit: str, colour: int) -> str:
-    """Return the picture of a digit, three dots wide and five high, in the middle."""
+    """Return the data URL of a digit's picture, three dots wide and five high, in the middle."""
     rows, left, top = _DIGITS[digit], (_SIDE - 3 * _DOT) // 2, (_SIDE - 5 * _DOT) // 2
 
     def is_inked(x: int, y: int) -> bool:
@@ -146,8 +146,9 @@ _LAST: Mapping[str, list[JSON]] = {
 def conversations() -> Workload:
     """Return greedy chats with pictures, and the texts that go beside them.
 
-    An id has a phase and a name. Requests of ``image``, ``other``, ``again``, ``two``, ``turn`` and ``text`` are sent alone and not
-    streamed. ``mixed`` pictures and ``beside`` texts are in flight together, and every second of them is streamed.
+    An id has a phase and a name. Requests of ``image``, ``other``, ``again``, ``two``, ``turn`` and ``text`` (``_ALONE``, and at the end
+    ``_LAST``) are sent alone and not streamed. ``mixed`` pictures and ``beside`` texts (``_BESIDE``, then ``_LOAD``) are in flight
+    together, and every second of them is streamed.
     """
     together = {**_BESIDE, **_LOAD}
     is_streamed = {name: place % 2 == 1 for place, name in enumerate(together)}

@@ -25,13 +25,13 @@ _NUMBERED = 4
 def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: int = 1, shared: int = 10) -> Workload:
     """Return a workload of 1 to 128 simultaneous requests.
 
-    The first ``alone`` requests are sent one by one, then 4, 8, 12, 32 and 128 at once; every answer has ``max_tokens`` tokens. One request
-    alone is enough for a pass, since other workloads time a single client. By default there are three passes, since the interval of two is
-    too wide for any but an extreme speed to fail: Student's t then has one degree of freedom.
+    The first ``alone`` requests are sent one by one, then 4, 8, 12, 32 and 128 at once; every answer has ``max_tokens`` tokens. One
+    request alone is enough for a pass, since other workloads time a single client. By default there are three passes, since the confidence
+    interval of two is too wide for any but an extreme speed to fail: Student's t then has one degree of freedom.
 
-    The requests sent one by one, and each wave, begin with the same chats, as many of the first ``shared`` as fit. :meth:`Prompts.speed`
-    sends them one at a time, so that the acceptance of their drafts can be compared with it. All others are the first four of these chats
-    with a number in front: prompts that come twice would surely have the same answer. There must be four such chats at least.
+    Each of these groups begins with the same chats, as many of the first ``shared`` as fit. :meth:`Prompts.speed` sends them one at a time,
+    so that the acceptance of their drafts can be compared with it. All others are the first four of these chats (``_NUMBERED``), each with
+    a number of its own in front, since a prompt that comes twice has the same answer. There must be four such chats at least.
     """
     waves = (*[1] * alone, *CLIENTS[1:])
     shared_chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]
@@ -60,8 +60,8 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
 def cut(workload: Workload, most: int) -> Workload:
     """Return the workload with at most ``most`` requests per wave.
 
-    A server that computes no more requests at once would let the others wait, which shows nothing about speculation. A wave
-    that has to be cut is left out if it gets no larger than the wave before it.
+    ``most`` is the number of requests that the server computes at once: any others would wait, which shows nothing about
+    speculation. A wave, the requests sent at once, is left out if cutting it makes it no larger than the wave before it.
     """
     waves: list[tuple[Request, ...]] = []
     for wave in workload.in_waves:

@@ -61,8 +61,9 @@ def prompt_lengths(
 ) -> Workload:
     """Return completions at temperature 0 that report their prompts' log-probabilities.
 
-    Prompt lengths lie around the borders of cache blocks. Three of four requests use the field ``prompt_logprobs``, one an
-    echo of the prompt; of the echoes every second has an answer of one token.
+    Prompt lengths, in words of a token each (``_LENGTHS``), lie around the borders of cache blocks. Three of four requests
+    use the field ``prompt_logprobs``, the other (one in ``_ECHOED``) an echo of the prompt; of the echoes every second has
+    an answer of one token.
     """
     requests: list[Request] = []
     for number, words in enumerate(_LENGTHS):

@@ -1,7 +1,8 @@
 """Long prompts: an eighth, a quarter, a half and the whole of what the server admits, to copy from, to repeat or to go on with.
 
-The text is the documentation of this package, as token ids of the served model, so that prompts have exact lengths. The numbers are put in
-by :func:`~pytest_specdec.prompts.context.fitted`, the text by :func:`write_prompts` when a server is there to make ids of it.
+The text is the documentation of this package, as token ids of the served model, so that prompts have exact lengths. Until the context
+limit is known, a prompt is a share of it; :func:`~pytest_specdec.prompts.context.fitted` makes this a number of tokens, and
+:func:`write_prompts` puts the text there when a server can make ids of it. A prompt's ending decides what the answer does (:class:`Kind`).
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ def kind_of(request_id: str) -> str:
 def write_prompts(workload: Workload, text: str, ids_of: Callable[[Request], tuple[int, ...]]) -> Workload:
     """Return ``workload`` with text in place of numbers of tokens.
 
-    ``text`` is cut to the numbers, or repeated up to them. ``ids_of`` returns the ids of a prompt on the server; where it returns none,
-    prompts are texts of about their length. Prompts that are written already, or whose length is unknown, stay as they are.
+    Such a number is an open prompt, a TextLength. ``text`` is cut to it, or repeated up to it. ``ids_of`` returns a prompt's ids on the
+    server; where it returns none, prompts are texts of about their length. Prompts that are written already, or whose length is unknown,
+    stay as they are.
     """
     lengths = {request.id: length for request in workload.requests if isinstance(length := read_open_prompt(request), TextLength)}
     if not lengths:
@@ -142,13 +144,15 @@ def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, .
         return ()
     has_beginning = len(pieces) > 1 and len({piece[0] for piece in pieces}) == 1
     first, *others = pieces
+    # A slice from True leaves out the first id.
     return (*first, *(token for piece in others for token in piece[has_beginning:]))
 
 
 def _write(request: Request, length: TextLength, text: str, ids: Sequence[int]) -> Request:
     """Return ``request`` with a prompt of the stated length and ending.
 
-    The prompt is exactly so many of ``ids``, the token ids of ``text``; if ``ids`` is empty, a text of about so many tokens.
+    The prompt is exactly so many of ``ids``, the token ids of ``text``. If ``ids`` is empty, it is a text of about so many tokens, by
+    ``_CHARACTERS`` for each. A prompt to repeat ends with ``_RUN`` or ``_RUN_TEXT``, a few ids or words, again and again.
     """
     ending = Kind(length.ending)
     if ids:
@@ -161,7 +165,8 @@ def _end_prompt(text: Sequence[JSON], ending: Kind, size: int, run: Sequence[JSO
     """Return the end of a prompt; empty where the text just goes on.
 
     ``text`` and ``run`` are token ids or characters, ``size`` of which are counted as a token. An ending to copy from is
-    the first passage of the text twice, and the beginning of it a third time; one to repeat is ``run`` again and again.
+    the first passage of the text twice, and the beginning of it a third time; one to repeat is ``run`` again and again, up
+    to the same length.
     """
     passage, begun = _PASSAGE * size, _BEGUN * size
     if ending is Kind.COPY:

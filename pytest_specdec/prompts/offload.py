@@ -25,8 +25,9 @@ _STRIDE, _PERIOD = 7, 5
 def out_and_back(*, max_tokens: int = 32, name: str = "out-and-back", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return greedy requests for prompts that come back after others.
 
-    They are sent one at a time: some prompts, others that fill a small cache, and the first ones again. The first ones repeat a few
-    words, so that an answer is drafted from what its prompt left in the drafter's cache. Ids have the phases of
+    They are sent one at a time: some prompts, others that fill a small key-value cache and push out what the first left there, and the
+    first ones again. The first ones repeat a few words, so that an answer is drafted from what its prompt left in the drafter's cache.
+    Ids have the phases of
     :mod:`~pytest_specdec.prompts.state`: ``warm/0`` sends the prompt of ``cold/0`` again. Between the two are more than the thousand
     tokens of a small cache. ``take`` has the number of requests sent at each depth; without it all are sent.
     """

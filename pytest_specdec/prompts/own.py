@@ -51,10 +51,10 @@ def digest_of(prompts: Sequence[OwnPrompt]) -> str:
 def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Workload:
     """Return ``workload`` with the config's own prompts in front.
 
-    The workload is unchanged unless it has ``takes_prompts``. The new requests are sent at every depth that sends any
+    The workload is unchanged unless it has ``takes_prompts`` set. The new requests are sent at every depth that sends any
     request of the workload, with the parameters of its first request on their route, or of its first one if there is
-    none. If the workload has groups with and without seeds, each prompt is sent in both. If its answers are constrained
-    to a format, only prompts with a schema are sent, each constrained to its own.
+    none. If the workload has groups (``turns``) with and without seeds, each prompt is sent in both. If its answers are
+    constrained to a format, only prompts with a schema are sent, each constrained to its own.
     """
     if not (workload.takes_prompts and prompts):
         return workload
@@ -83,7 +83,8 @@ def _own_requests(group: Sequence[Request], prompts: Sequence[OwnPrompt], group_
 def _own_body(prompt: OwnPrompt, template: Request, *, seed: int) -> Mapping[str, JSON]:
     """Return the body for a prompt, with the parameters of ``template``.
 
-    The prompt's own schema and token limit replace those of ``template``, and ``seed`` its seed if it has one.
+    The prompt's own schema and token limit replace those of ``template``, under either name of the limit, and ``seed`` its
+    seed if it has one.
     """
     body = {name: value for name, value in template.body.items() if name not in {"prompt", "messages"}}
     if "seed" in body:

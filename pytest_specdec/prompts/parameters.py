@@ -1,4 +1,8 @@
-"""Requests with sampling parameters: doses of one each, and a covering array of pairs of them."""
+"""Requests with sampling parameters: doses of one each, and a covering array of pairs of them.
+
+A dose is one value of a parameter, with the prompts that it is sent with. A factor of the covering array is a parameter with its values;
+a row of the array has a level, the index of a value, for each factor. The value None leaves the parameter out.
+"""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ def encode(lines: Sequence[bytes], palette: Sequence[tuple[int, int, int]]) -> b
         raise ValueError(msg)
     # A zlib stream (RFC 1950) of one final block that is stored.
     stored = b"\x78\x01\x01" + struct.pack("<HH", len(data), 0xFFFF ^ len(data)) + data + struct.pack(">I", zlib.adler32(data))
+    # 8 bits a pixel, colour type 3 (palette), the only methods of compression and filtering, not interlaced.
     header = struct.pack(">IIBBBBB", len(lines[0]), len(lines), 8, 3, 0, 0, 0)
     colours = bytes(value for colour in palette for value in colour)
     chunks = ((b"IHDR", header), (b"PLTE", colours), (b"IDAT", stored), (b"IEND", b""))

@@ -25,13 +25,13 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
     """
     plain = [_run_to_limit(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
     penalised = [_run_to_limit(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]
-    bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]  # the others are bound to no schema but any object
+    schema_bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]  # every other one is bound to any JSON object
     requests: list[Request] = []
-    for index in range(min(len(bound), len(plain) // 8)):
+    for index in range(min(len(schema_bound), len(plain) // 8)):
         first = 8 * index
         requests += plain[first : first + 4]
         requests += [_rename(request, "penalised") for request in penalised[first + 4 : first + 7]]
-        requests.append(_rename(bound[index], "bound"))
+        requests.append(_rename(schema_bound[index], "bound"))
     return Workload(
         name=name,
         version=1,

@@ -76,7 +76,7 @@ class PassesFields(TrafficFields, total=False):
 class Prompts:
     """Some prompts under a name, and the workloads that are made of them.
 
-    The requests of a workload keep their ids over versions.
+    The requests of a workload keep their ids over versions. The methods' ``traffic`` are further fields of the Workload.
     """
 
     name: str
@@ -196,8 +196,8 @@ class Prompts:
     ) -> Workload:
         """Return ``requests`` structured chat requests at a temperature above 0.
 
-        Each chat prompt is sent with each format of :data:`schemas.DRAWN`, with a seed and then without one, and all again
-        until there are ``requests``; for None each is sent once. The answers are judged by validity alone, so that nothing
+        Each chat prompt is sent with each format of :data:`schemas.DRAWN`, with a seed and right after it without one, and all
+        again until there are ``requests``; for None each is sent once. The answers are judged by validity alone, so that nothing
         is scored. Raises ValueError if no prompt is for the chat route.
         """
         cases = [(prompt, kind, bound) for prompt in self._conversations() for kind, bound in schemas.DRAWN.items()]

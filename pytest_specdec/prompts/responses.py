@@ -97,8 +97,9 @@ def conversation_of(request_id: str) -> str:
 def in_responses_form(chat: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the body of a chat in the form of the Responses API.
 
-    A first system message becomes the instructions, and a user's message without any others a plain text. The server is
-    asked to store nothing. Fields of ``chat`` beyond those of this module's conversations are left out.
+    A first system message becomes the instructions, and a user's message without any others a plain text. Fields in
+    ``_SAME`` have the same name in both forms. The server is asked to store nothing. Fields of ``chat`` beyond those of
+    this module's conversations are left out.
     """
     messages = [message for message in _items(chat.get("messages")) if isinstance(message, Mapping)]
     instructions = [str(message.get("content")) for message in messages[:1] if message.get("role") == "system"]

@@ -1,4 +1,7 @@
-"""Seeding: one seed again and again, other seeds, no seed, several choices; alone and with concurrent requests."""
+"""Seeding: one seed again and again, other seeds, no seed, several choices; alone and with concurrent requests.
+
+A draw is a request to sample: the prompt's index, the seed, and the number of choices. A wave is the draws that are sent at once.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +69,9 @@ _SMOKE, _STANDARD = (sum(map(len, waves)) for waves in (_FIRST, (*_FIRST, *_MORE
 def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return requests that repeat seeds, change them, or have none, in waves.
 
-    They sample 32 tokens from the unprocessed distribution, so that the baseline's scores show how likely two answers are to agree by
-    chance. ``take`` has the number of requests sent at each depth; by default ``_SMOKE`` and ``_STANDARD``, and at deep depth all.
+    They sample 32 tokens from the model's unprocessed distribution, at temperature 1, so that the baseline's scores of the answers show how
+    likely two of them are to agree by chance. ``take`` has the number of requests sent at each depth; by default ``_SMOKE`` and
+    ``_STANDARD``, and at deep depth all.
     """
     draws = [draw for wave in _WAVES for draw in wave]
     return Workload(

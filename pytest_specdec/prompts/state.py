@@ -1,4 +1,8 @@
-"""Prompts that share beginnings: the same again, common prefixes of every length, heads and tails crossed, after abandoned streams."""
+"""Prompts that share beginnings: the same again, common prefixes of every length, heads and tails crossed, after abandoned streams.
+
+They are for faults of what a server keeps of earlier requests, such as its prefix cache. An id has a phase and a prompt: ``warm/code``
+sends the prompt of ``cold/code`` again. ``one`` and ``other`` are heads, ``same`` and ``notes`` tails; ``alike`` repeats one word.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +71,11 @@ _LEAVES_AFTER = 4
 def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return requests with shared beginnings, sent one by one.
 
-    They are greedy but for sampled streams that their client leaves. An id has a phase and a prompt: ``warm/code`` sends the prompt of
-    ``cold/code`` again. ``cold`` and ``long`` prompts share no more than a few first words, and in chats the template, with an earlier one.
+    They are greedy, except for the phase ``left``: sampled streams whose client disconnects early, each right before a request of
+    ``after-left``. Prompts of ``cold`` and ``long`` share at most a few first words, and in chats the template, with an earlier one.
     ``warm``, ``again``, ``after-long``, ``last`` and ``after-left`` repeat an earlier prompt. ``crossed`` joins a head and a tail of two
     earlier prompts, ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` continues as an earlier answer probably did.
-    ``left`` is a stream that is left, right before an ``after-left``. ``take`` has the number of requests sent at each depth; without it
-    all are sent.
+    ``take`` has the number of requests sent at each depth; without it all are sent.
     """
     contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
     # The answer to pattern/6 is twice as long, so that it probably ends where the prompt of pattern/14 does.
@@ -101,7 +104,11 @@ def _beginning_contents() -> dict[str, JSON]:
 
 
 def _middle_contents() -> dict[str, JSON]:
-    """Return the prompts with repeats and common prefixes, by id."""
+    """Return the prompts with repeats and common prefixes, by id.
+
+    A ``shared`` prompt begins with a number of words of ``cold/words``, around a multiple of a cache block (``_SHARED``), and ends with
+    one to three others.
+    """
     first_words = words(64)
     shared_prompts = {
         f"shared/{count}": f"{words(count)} {words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)
@@ -109,7 +116,7 @@ def _middle_contents() -> dict[str, JSON]:
     return {
         "again/story": _STORY,
         "again/code": _CODE,
-        "cold/words": first_words,
+        "cold/words": first_words,  # before the prompts that begin like it
         **shared_prompts,
         "cold/alike-too": _ALIKE_TOO,
         "cold/talk": _messages(_TALK),
@@ -118,7 +125,10 @@ def _middle_contents() -> dict[str, JSON]:
 
 
 def _end_contents() -> dict[str, JSON]:
-    """Return the prompts after a long one, and the last repeats, by id."""
+    """Return the prompts after a long one, and the last repeats, by id.
+
+    ``turn`` prompts are growing beginnings of one conversation, and the first of them again.
+    """
     story, code, pattern = _STORY, _CODE, _PATTERN
     first, reply, second = _TURNS
     return {

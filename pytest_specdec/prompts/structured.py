@@ -89,9 +89,9 @@ def graded_draws(
 ) -> Workload:
     """Return ``requests`` structured chat requests at a temperature above 0.
 
-    The answers are constrained to every graded schema in turn, again and again, and some to any object. Every second
-    request has a seed, and the same schema comes with a seed one time and without the next. The answers are judged by
-    validity alone, so that nothing is scored.
+    The answers are constrained to every graded schema in turn, again and again, and some to any object; by default to each
+    twice. Every second request has a seed, and the same schema comes with a seed one time and without the next. The answers
+    are judged by validity alone, so that nothing is scored.
     """
     cases = _cases()
     count = 2 * len(cases) if requests is None else requests
@@ -188,11 +188,11 @@ def _constrained_request(index: int, name: str, text: str, constraint: Mapping[s
 def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable", **traffic: Unpack[PassesFields]) -> Workload:
     """Return structured requests, one with an invalid regular expression.
 
-    No engine can compile that one. The server must survive it and answer the valid requests that follow.
+    No engine can compile that one, the second. The server must survive it and answer the valid requests that follow.
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
-    sound = [schema for schema in GRADED if schema.name in (*_REPEATING, "lamp")]
-    requests = [_chat_request(schema.name, _describe_subject(schema.about, 0), {"response_format": schema.bound}) for schema in sound]
+    valid = [schema for schema in GRADED if schema.name in (*_REPEATING, "lamp")]
+    requests = [_chat_request(schema.name, _describe_subject(schema.about, 0), {"response_format": schema.bound}) for schema in valid]
     requests.insert(1, _chat_request("broken-regex", "Say hello.", _BROKEN))
     settings: PassesFields = {"version": 2, "concurrency": 1, "scored": False, "may_kill": True, **traffic}
     return make_workload(name, [_with_fields(request, body) for request in requests], None, settings)

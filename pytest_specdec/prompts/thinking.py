@@ -41,7 +41,7 @@ def _request(name: str, code: str, budget: int | None, **fields: JSON) -> Reques
 def _requests() -> Iterator[Request]:
     """Yield the requests of each prompt in turn.
 
-    They are greedy without a budget and with each of three budgets, and sampled with the first budget.
+    They are greedy without a budget and with each of three budgets, token limits of the reasoning, and sampled with the first.
     """
     for (name, code), budgets in zip(_CODE.items(), _LIMITS, strict=True):
         yield _request(f"{name}-any", code, None)

@@ -40,8 +40,9 @@ _KINDS: Mapping[str, Mapping[str, JSON]] = {
 def kinds(*, max_tokens: int = 32, concurrency: int = 8) -> Workload:
     """Return streamed requests of seven kinds for each prompt.
 
-    A kind is a set of parameters, or a long text before the prompt; it is named at the end of a request's id, after
-    ``#``. Every depth sends all requests, since fewer could not show that a kind is served without drafts.
+    A kind is a set of parameters (``_KINDS``), or a long text before the prompt; it is named at the end of a request's id,
+    after ``#``. A prompt asks to copy one of ``_DOCUMENTS``, which every drafter drafts well. Every depth sends all requests,
+    since fewer could not show that a kind is served without drafts.
     """
     requests = tuple(_traffic_request(number, kind, max_tokens) for number in range(len(_DOCUMENTS)) for kind in _KINDS)
     return Workload(
