@@ -1,4 +1,8 @@
-"""The command ``bisect CONFIG --good V --bad V``: the first release of an engine that has a fault."""
+"""The command ``bisect CONFIG --good V --bad V``: the first release of an engine that has a fault.
+
+Its ends are the releases V. A trial is one run of the tests at one release, in an environment of its own. The record, a file, has the
+question put to every release and the trials so far, so that the same command goes on where it ended.
+"""
 
 from __future__ import annotations
 
@@ -101,8 +105,9 @@ def _check_numbers(arguments: Namespace) -> None:
 def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
     """Return the record of an earlier search, or a new one.
 
-    A new record has the releases between the ends, as the options or pip list them, and no runs. Raises SpecdecError
-    if the record in ``folder`` is of another question or other releases, or if the releases cannot be listed.
+    A new record has the releases from end to end, as the options or pip list them, and no trials. Without tests in the
+    options its question has the suites. Raises SpecdecError if the record in ``folder`` is of another question or other
+    releases, or if the releases cannot be listed.
     """
     question = Question(
         config=str(config.path.absolute()),

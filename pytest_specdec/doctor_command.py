@@ -57,8 +57,9 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def run(arguments: Namespace) -> int:
     """Check the config and return the exit code.
 
-    Every check is printed as it comes. The code is 0 if no check failed, 1 if one did, and 2 if the config cannot be
-    found. With ``--contract`` the contract of the engine's adapter is checked instead.
+    Every check is printed as it comes; if none failed, the pytest command that starts a run follows. The code is 0 if no
+    check failed, 1 if one did, and 2 if the config cannot be found. With ``--contract`` the contract of the engine's
+    adapter is checked instead.
     """
     here, depth = Path.cwd(), Depth(arguments.depth)
     try:
@@ -121,10 +122,11 @@ def _find_config(name: str, here: Path) -> Path:
 def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
     """Yield every check as soon as it is known.
 
-    ``here`` is the folder that pytest would be started in, and ``baselines`` that of baseline files; the plan is for ``depth``. If a
-    variable of the config is not set, the prompts file is not read, and the other checks see the variables as written. After an
-    EngineError, as for an unknown engine or an unreadable setting, no further check follows. The plan is made in the background, and only
-    if the pair lint does not refuse the config, since it would fail for the same reason.
+    ``here`` is the folder that pytest would be started in, and ``baselines`` that of baseline files; the plan, what a run would send to
+    every server, is for ``depth``. If a variable of the config is not set, the prompts file is not read, and the other checks see the
+    variables as written. After an EngineError, as for an unknown engine or an unreadable setting, no further check follows. The pair lint
+    checks that baseline and variants differ in speculation only. If it refuses the config, no plan is made, which would fail for the same
+    reason; otherwise the plan is made in the background.
     """
     names = ", ".join(variant.name for variant in config.variants)
     yield ok("config", f"{config.engine.kind} serving {config.engine.model}, variants {names}")
@@ -137,7 +139,7 @@ def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> It
     try:
         engines = {place: engine_of(build.engine.kind) for place, build in config.builds.items()}
         lint_checks = [check for place, build in config.builds.items() for check in config_checks.pair(build, engines[place])]
-        yield from dict.fromkeys(lint_checks)
+        yield from dict.fromkeys(lint_checks)  # once, where two engines have the same
         servers = {place: arms(build, engines[place], os.environ) for place, build in config.builds.items()}
     except EngineError as error:
         yield error_check("engine", error)
@@ -171,7 +173,7 @@ def _print_checks(checks: Iterable[Check], command: str, secrets: Secrets) -> in
     """Print every check and a closing line, and return the exit code.
 
     ``secrets`` are masked. The code is 1 if a check failed, else 0. If none failed, ``command``, which starts a run, is
-    printed too.
+    printed too. A check takes one line, and its details further lines, indented to stand under its text.
     """
     counts: Counter[Level] = Counter()
     for check in checks:

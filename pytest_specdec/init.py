@@ -99,19 +99,19 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def run(arguments: Namespace) -> int:
     """Write the config, suites and CI job asked for; print the next commands.
 
-    An existing config gets a CI job and stays as it is; without ``--ci`` it is an error. Returns the exit code: 2 after an error, else 0.
-    No file is overwritten.
+    An existing config gets a CI job, files that ``_CI`` has by CI system, and stays as it is; without ``--ci`` it is an error. Returns the
+    exit code: 2 after an error, else 0. No file is overwritten.
     """
     here = Path.cwd()
     existing_name = _find_existing_name(arguments, here)
     path = load.find(existing_name, here) if existing_name else Path(f"{_strip_suffix(arguments.name)}.yaml")
     path = path.relative_to(here) if path.is_relative_to(here) else path
     name = existing_name or str(path.with_suffix(""))
-    job = [Path(target) for target in _CI.get(arguments.ci, {}).values()]
+    job_files = [Path(target) for target in _CI.get(arguments.ci, {}).values()]
     is_new = not (existing_name and arguments.ci)
     try:
         _check_not_shipped(arguments, path)
-        _check_unused(arguments.name, path if is_new else None, [*([Path("suites")] if arguments.suites else []), *job])
+        _check_unused(arguments.name, path if is_new else None, [*([Path("suites")] if arguments.suites else []), *job_files])
         if is_new:
             _write_new(path, _config_text(arguments, name, here))
         is_matrix = matrix.is_matrix(path)
@@ -146,8 +146,8 @@ def _strip_suffix(name: str) -> str:
 def _find_existing_name(arguments: Namespace, here: Path) -> str | None:
     """Return the name that finds an existing config; None without one.
 
-    It is the name as given or without its suffix. A config of the package counts for a CI job alone, and only if no
-    engine is named.
+    It is the name as given or without its suffix. A config shipped with the package counts only if a CI job is asked for
+    and no engine is named: the options then ask for no config of the user's own.
     """
     for name in (arguments.name, _strip_suffix(arguments.name)):
         try:
@@ -162,7 +162,7 @@ def _find_existing_name(arguments: Namespace, here: Path) -> str | None:
 def _check_not_shipped(arguments: Namespace, path: Path) -> None:
     """Raise ConfigError if a new config would hide a shipped one.
 
-    That is so if it is of the built-in engine and its name is that of a config of the package.
+    That is so if it has the name of a config of the package, and neither ``--engine`` nor ``--ci`` is given.
     """
     if path.parent == Path() and not (arguments.ci or arguments.engine) and (shipped.CONFIGS / path.name).is_file():
         what = f"{path.stem} is a config of the package, which one written here would hide"
@@ -175,8 +175,8 @@ def _check_not_shipped(arguments: Namespace, path: Path) -> None:
 def _check_unused(name: str, config_path: Path | None, others: list[Path]) -> None:
     """Raise ConfigError for an empty name or an existing file.
 
-    It is called before any file is written. ``config_path`` is None if no config is to be written. If an existing config is in the way of
-    ``others``, the error says how to copy the suites alone.
+    It is called before any file is written. ``config_path`` is the config to be written, None if there is none, and ``others`` are the
+    other files. If the config exists and others are to be written, the error says how to copy the suites alone.
     """
     if not name:
         what = "the config has no name"
@@ -221,7 +221,8 @@ def _config_text(arguments: Namespace, name: str, here: Path) -> str:
 def _config_body(engine: Engine, model: str | None, speculator: str | None) -> str:
     """Return the engine's own config text, or a general one.
 
-    Raises EngineError if the engine has none and no model is given.
+    An engine has its own text if it is a ConfigTemplate; else ``_SHARED`` is filled in. Raises EngineError if the engine has none and no
+    model is given.
     """
     if isinstance(engine, ConfigTemplate):
         return engine.template(model, speculator)
@@ -235,8 +236,8 @@ def _config_body(engine: Engine, model: str | None, speculator: str | None) -> s
 def _copy_suites(name: str) -> tuple[str, ...]:
     """Copy the suites and return the names of the files written.
 
-    A pytest.ini that names the config is added, unless another file may have pytest settings, which a pytest.ini
-    would hide.
+    A pytest.ini (the first of ``_SETTINGS``) that names the config is added. It is left out if any file of ``_SETTINGS``
+    exists: such files may have pytest settings, which a new pytest.ini would hide.
     """
     shutil.copytree(shipped.SUITES, "suites", ignore=shutil.ignore_patterns("configs", "__pycache__"))
     if any(Path(settings).exists() for settings in _SETTINGS):
@@ -248,8 +249,8 @@ def _copy_suites(name: str) -> tuple[str, ...]:
 def _write_job(system: str | None, config_name: str, here: Path) -> list[str]:
     """Write the files of a CI job and return their names.
 
-    ``system`` is a key of ``_CI``; None writes nothing. The job judges the config ``config_name`` by the suites in
-    ``here``, or else by those of the package. Raises ConfigError if a file exists or cannot be written.
+    ``system`` is a key of ``_CI``; None writes nothing. The files are shipped with places to fill in: the config
+    ``config_name``, and the suites in ``here`` or else those of the package. Raises ConfigError if a file exists or cannot be written.
     """
     suites = "suites/" if shipped.arguments(here) == "suites/" else f"--pyargs {shipped.MODULE}"
     targets = _CI[system] if system else {}

@@ -58,7 +58,10 @@ def shrink_on(original: repro.Repro, baseline: str, speculative: str, limits: Li
 
 
 class _Trials:
-    """The repro's script, run on live servers with one smaller set of requests after another."""
+    """The repro's script, run on live servers with one smaller set of requests after another.
+
+    Requests are sent in groups, one after another; those of a group are in flight together. The last has the request with the fault.
+    """
 
     def __init__(self, original: repro.Repro, folder: Path, limits: LiveLimits) -> None:
         self._original, self._folder, self._limits = original, folder, limits
@@ -98,7 +101,8 @@ class _Trials:
         """Return True if the script finds an answer wrong.
 
         Requests in flight together are sent up to twice, since their fault may depend on the order in which they arrive.
-        Raises OpenAIError if a server has no answer.
+        Answers are compared as a whole (``_WHOLE``), since a smaller prompt has its first difference elsewhere. Raises
+        OpenAIError if a server has no answer.
         """
         script = self._load(repro.script_of(smaller, characters=_WHOLE), smaller)
         for _ in range(_TRIES if len(smaller.groups[-1]) > 1 else 1):
@@ -146,8 +150,8 @@ class _Trials:
 def _answer(script: dict[str, Any], arm: str, request_id: str, place: int) -> Answer:
     """Return a server's answer to the shrunk request with the fault.
 
-    ``arm`` names the variable with its address, BASELINE or SPECULATIVE; ``place`` is the request's index in the last
-    group.
+    ``script`` has the functions of the repro's script by name. ``arm`` is the variable with the server's address, BASELINE
+    or SPECULATIVE; ``place`` is the request's index in the last group, whose replies the script's ``ask`` returns.
     """
     ask: Callable[[str], list[dict[str, Any]]] = script["ask"]
     reply = ask(arm)[place]

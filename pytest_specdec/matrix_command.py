@@ -1,4 +1,8 @@
-"""The command ``matrix CONFIG``: the cells of a config as jobs, in the format of a CI system or of a cluster's scheduler."""
+"""The command ``matrix CONFIG``: the cells of a config as jobs, in the format of a CI system or of a cluster's scheduler.
+
+A cell is a variant under one value of each axis of the config's matrix, judged against a baseline: a pair of servers. A group is the cells
+with one baseline. A job is one process of pytest: for a group, a cell, or a shard, which is a part of about the same work as the others.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +107,8 @@ def _select_cells(arguments: Namespace, path: Path) -> Selection:
 def _select_pairs(arguments: Namespace, path: Path) -> Selection:
     """Return the pairs of a config without a matrix, as cells of one group.
 
-    They make one run. Raises SpecdecError if the config cannot be used, or for options that divide it: runs of parts could not be joined.
+    They make one job. Raises SpecdecError if the config cannot be used, or for options that divide it: without a matrix runs of parts
+    could not be joined.
     """
     stated = {"--only": arguments.only, "--by": arguments.by == "cell", "--shards": arguments.shards}
     if option := next((name for name, value in stated.items() if value), ""):
@@ -119,8 +124,9 @@ def _select_pairs(arguments: Namespace, path: Path) -> Selection:
 def _selection(arguments: Namespace, whole: Matrix, part: Matrix, configs: Mapping[str, Config]) -> Selection:
     """Return the cells of ``part`` with the needs of their jobs.
 
-    ``whole`` is the matrix, ``part`` the selected cells of it, ``configs`` the config of each group in ``part``. Minutes come from a
-    stored run if the options name one. Raises RunError if that has none, and EngineError for arguments that an engine cannot read.
+    ``whole`` is the matrix, ``part`` the selected cells of it, ``configs`` the config of each group in ``part``. The jobs' minutes come
+    from a stored run if the options name one. Shards are balanced by ``arm_s``, the expected seconds of one server's run. Raises RunError
+    if the stored run has no minutes, and EngineError for arguments that an engine cannot read.
     """
     depth_option = (f"--specdec-depth={arguments.depth}",) if arguments.depth else ()
     config_name, at_depth = next(iter(configs.values())).path.stem, Depth(arguments.depth or Depth.STANDARD)  # all are of one file
@@ -157,12 +163,12 @@ def _divide(arguments: Namespace, selection: Selection) -> tuple[Job, ...]:
 
 
 def _need(config: Config, gpus: int | None) -> Need:
-    """Return what a config's servers need of a machine, maybe another one.
+    """Return the GPUs and memory needed by a config's servers.
 
     ``gpus`` is the number of GPUs that an option states; None for as many as the largest server takes, since servers side by side share
-    them. Memory is that of the largest server, times ``limits.servers`` if the config places servers side by side; ``auto`` counts as one
-    server at a time. It is None if the memory of any server is unknown, as of servers on GPUs. Raises EngineError for arguments that an
-    engine cannot read.
+    them. A footprint is the part of a machine that one server takes, with a ``device_share`` only if it runs on GPUs. Memory is that of
+    the largest server, times ``limits.servers`` if the config places servers side by side; ``auto`` counts as one server at a time. It is
+    None if the memory of any server is unknown, as of servers on GPUs. Raises EngineError for arguments that an engine cannot read.
     """
     # A variable that is not set here, such as a key, may be set where the job runs.
     config = variables.fill(config, {name: f"${{{name}}}" for name in variables.names(config.text)} | os.environ)
@@ -176,9 +182,10 @@ def _need(config: Config, gpus: int | None) -> Need:
 
 
 def _served_configs(config: Config) -> Iterator[Config]:
-    """Yield the config of each engine that has a server started, the scorer's included.
+    """Yield the config of each engine with a server to start.
 
-    Attached servers run already: an engine is left out if all of its arms are attached, and a scorer if it has an address.
+    The engine of the scorer, a server that scores the answers, is included. Attached servers run already: an engine is left out if all of
+    its arms, baseline and variants, are attached, and the scorer if it has an address.
     """
     for build in config.builds.values():
         if not attached_arms(build) >= {BASELINE, *(variant.name for variant in build.variants)}:
@@ -188,9 +195,10 @@ def _served_configs(config: Config) -> Iterator[Config]:
 
 
 def _footprint(config: Config) -> Footprint:
-    """Return the footprint of one server on a machine with accelerators.
+    """Return the part of a machine that one server takes.
 
-    If it takes no accelerator there, the footprint is that on a machine without any.
+    It is estimated for a machine with accelerators. If the server takes none there (``device_share`` is None), it is estimated for a
+    machine without any.
     """
     engine = engine_of(config.engine.kind)
     footprint = stack.footprint(config, engine, accelerated=True)
@@ -200,9 +208,9 @@ def _footprint(config: Config) -> Footprint:
 def _read_minutes(run: Path, config: str, depth: Depth) -> dict[frozenset[str], int]:
     """Return the minutes of a stored run's complete captures, by their pairs.
 
-    The keys are the ids of a capture's pairs; the minutes include judging. Captures at another depth than ``depth`` are left out. ``run``
-    is an ordinary run, or one of a matrix, which has such a run for each group. Raises RunError if it is of another config than the one
-    named ``config``, or holds no such capture.
+    The keys are the ids of a capture's pairs; the minutes are those of the capture, the part of a run that sends requests, and of judging.
+    Captures at another depth than ``depth`` are left out. ``run`` is an ordinary run, or one of a matrix, which has such a run for each
+    group. Raises RunError if it is of another config than the one named ``config``, or holds no such capture.
     """
     folders = [path.parent for path in sorted((*run.glob("plan.json"), *run.glob("groups/*/plan.json")))]
     plans = {directory: run_documents.read_plan(directory) for directory in map(RunDirectory, folders)}

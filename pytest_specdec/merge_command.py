@@ -1,4 +1,8 @@
-"""The command ``merge``: runs of parts of one matrix, joined into a run of the whole, with one report."""
+"""The command ``merge``: runs of parts of one matrix, joined into a run of the whole, with one report.
+
+A cell of a matrix is a variant under one value of each axis. A group is the cells with one baseline, captured together in a run directory
+of its own. The run of a part, such as one job's, has the directories of some groups, or of some of a group's cells.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,8 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def merge(arguments: Namespace) -> int:
     """Join the runs, print and write the report; return the exit code.
 
-    The code is that of the report, or 2 if the runs cannot be joined.
+    The merged run describes itself as the first run does, and has the groups of all. A cell that ``--only`` selects and no run has is
+    missing. The code is that of the report, or 2 if the runs cannot be joined.
     """
     try:
         formats = _read_formats(arguments.format)
@@ -184,14 +189,14 @@ def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, t
     """Copy one group's run below ``target``, under a name of its own.
 
     ``folder`` is the directory of the group's run, if it was captured, and ``path`` the given run that has it. The group is added to
-    ``copied``. Raises RunError if another run has a cell of the group, or has the group by another build.
+    ``copied``. Raises RunError if another run has one of its cells, or was captured with another build, the engine with its version.
     """
     directory = RunDirectory(folder)
     source = _Source(path=path, session=run_documents.session(directory), build=_read_build(directory))
     for cell in part.cells:
         if (other := copied.cells.get(cell)) is not None:
             raise _repeated_cell_error(cell, other, source)
-    # A run that did not get as far as its build has nothing to compare.
+    # The first run of the group sets the build for the others. A run that ended before its build was stored has nothing to compare.
     first = copied.builds.setdefault(part.group, source) if source.build else source
     if first.build != source.build:
         what = f"runs of different builds have the group {part.group}"
@@ -252,8 +257,8 @@ def _mismatch(what: str, path: Path, found: str, expected: str, remedy: str) -> 
 def _copy_folder(source: Path, target: Path, *, linked: bool = False) -> None:
     """Copy a folder with its folders and regular files.
 
-    With ``linked`` files are hard-linked where the file system can, as those of :data:`_LINKED` always are. Raises RunError for anything
-    else in it, such as a link.
+    With ``linked`` its files are hard-linked where the file system can. So are those of folders in ``_LINKED``, which have most bytes of a
+    run and are never appended to. Raises RunError for anything else in the folder, such as a link.
     """
     with writable(target):
         target.mkdir(parents=True)

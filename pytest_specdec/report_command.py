@@ -1,4 +1,8 @@
-"""The commands ``report``, ``show``, ``compare`` and ``trend``: what stored runs say, without a server."""
+"""The commands ``report``, ``show``, ``compare`` and ``trend``: what stored runs say, without a server.
+
+A stored run has the judgements of its tests in ``run.json`` (``_DOCUMENT``). A judgement is one test's result for one variant,
+mostly with a verdict. A trend follows the figures of many runs over their dates.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +99,8 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def report(arguments: Namespace) -> int:
     """Render each stored run in each format; return the exit code.
 
-    Text is printed; files are written beside run.json or into ``--out``, and their paths printed. The code is 0, or 2
-    if a run cannot be read or a format cannot be written.
+    The formats ``_TERMINAL`` and ``_ANNOTATIONS`` are printed. The others are written to files beside run.json or in
+    ``--out``, and their paths are printed. The code is 0, or 2 if a run cannot be read or a format cannot be written.
     """
     names = tuple(dict.fromkeys(arguments.format.split(",")))
     try:
@@ -159,7 +163,8 @@ def show(arguments: Namespace) -> int:
 def compare(arguments: Namespace) -> int:
     """Print what changed between two runs; return the exit code.
 
-    The code is 1 if the new run is worse than its gates tolerate, 2 if a run cannot be read, else 0.
+    ``_COMPARED`` has what renders each format. The code is 1 if the new run is worse than its gates tolerate, 2 if a run cannot be read,
+    else 0.
     """
     try:
         with archive.unpack(arguments.old) as old, archive.unpack(arguments.new) as new:
@@ -173,7 +178,8 @@ def compare(arguments: Namespace) -> int:
 def follow(arguments: Namespace) -> int:
     """Render the trends of all runs below the folders; return the exit code.
 
-    The code is 0, or 2 if no run can be read or a format is wrong.
+    ``_PAGES`` has the file and the renderer of each format. Without ``--out`` Markdown is printed. The code is 0, or 2 if no run can be
+    read or a format is wrong.
     """
     names = tuple(dict.fromkeys(arguments.format.split(",")))
     try:
@@ -230,8 +236,8 @@ def _read_trends(folders: Iterable[Path]) -> trend.Trends:
 def _documents(folder: Path) -> Iterator[Path]:
     """Yield the path of each run.json below a folder, sorted.
 
-    The old engine's run inside another run is left out, since its figures are another engine's; named itself, it is read. If ``folder``
-    is no folder but a file or an archive, it is yielded itself.
+    The run of an upgrade has inside it the run of the old engine. That is left out, since its figures are another engine's, unless it is
+    ``folder`` itself. If ``folder`` is no folder but a file or an archive, it is yielded itself.
     """
     if not folder.is_dir():
         yield folder
@@ -239,6 +245,7 @@ def _documents(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         directory = RunDirectory(Path(parent))
         is_run = not {directory.run.name, directory.plan.name}.isdisjoint(names)
+        # os.walk descends into the folders of this list alone.
         folders[:] = sorted(name for name in folders if not (is_run and name == directory.old.name))
         if _DOCUMENT in names:
             yield Path(parent) / _DOCUMENT
@@ -262,7 +269,8 @@ def judgements_matching(stored: Run, test: str, path: Path) -> list[JudgementRes
 def _describe(stored: Run, judgement: JudgementResult) -> str:
     """Return one judgement's verdict, evidence and replay command as text.
 
-    A judgement without a verdict has its error or result instead. One that follows from another failure has a line that names that failure.
+    A judgement without a verdict has its error or result instead. If it follows from another failure, a line of ``stored.pointers`` names
+    that failure.
     """
     verdict = judgement.verdict
     text = f"{failure.headline(verdict)}\n{failure.evidence(verdict)}" if verdict else printable(judgement.error or judgement.result.value)

@@ -1,4 +1,8 @@
-"""The command ``repro RUN TEST``: one wrong answer of a stored run as a folder that needs nothing of this package."""
+"""The command ``repro RUN TEST``: one wrong answer of a stored run as a folder that needs nothing of this package.
+
+A judgement is one test's result for a variant and a workload, a set of requests; its example is the wrong answer. An arm is one of the
+servers compared, the baseline or a variant of it with speculation. A transcript has an arm's answers to a workload.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,9 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def write_repro(arguments: Namespace) -> int:
     """Write the folder of a repro; return the exit code.
 
-    With ``--shrink`` the repro's requests are made smaller on live servers first. The code is 2, and an error is printed, if the run has no
-    such wrong answer, if the folder is in use, or if shrinking, reading or writing fails; else 0.
+    With ``--shrink`` the repro's requests are made smaller on live servers first. The part of the stored run that it takes to judge it
+    again goes into the folder too. The code is 2, and an error is printed, if the run has no such wrong answer, if the folder is in use, or
+    if shrinking, reading or writing fails; else 0.
     """
     try:
         stored = read_run(arguments.run_path)
@@ -123,7 +128,7 @@ def _open_capture(stored: Run, path: Path) -> RunDirectory:
 def _find_judgement(stored: Run, test: str, path: Path) -> JudgementResult:
     """Return the first red judgement with a wrong answer as example.
 
-    It is among those with ``test`` in their id. Raises RunError without one.
+    A red one has found a fault of the engine. It is among those with ``test`` in their id. Raises RunError without one.
     """
     red = [judgement for judgement in judgements_matching(stored, test, path) if judgement.verdict and judgement.verdict.red]
     for judgement in red:
@@ -153,8 +158,8 @@ def _find_planned_judgement(plan: Plan, judgement: JudgementResult, directory: R
 def replay_command(nodeid: str) -> str:
     """Return the pytest command to judge a repro's folder again.
 
-    It is to be typed in that folder. A test of the package's own suites, or of a copy of them, is named by its
-    module, which every user of the package has installed.
+    It is to be typed in that folder. ``nodeid`` is pytest's id of the test, ``FILE::TEST[...]``. A test of the package's own
+    suites, or of a copy of them, is named by its module, which every user of the package has installed.
     """
     path, colons, test = nodeid.partition("::")
     file = _find_shipped(path, test.partition("[")[0])
@@ -184,7 +189,8 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
     """Return the repro of a judgement's example, read from its run.
 
     It has the request with the wrong answer, the requests sent with it, and for both arms the command, the answer and
-    its scores. The judgement's verdict has an example. Raises RunError if the run lacks the request or the answers.
+    its scores. The caller has checked that the judgement's verdict has an example. Raises RunError if the run lacks the
+    request or the answers.
     """
     verdict = judgement.verdict
     assert verdict is not None
@@ -276,7 +282,8 @@ def _server_command(directory: RunDirectory, plan: Plan, boot: Boot, role: str, 
     """Return the command that started a boot's server, from its log.
 
     A log begins with the command. A server of several processes has a log and a command for each, the last of them in the foreground; a
-    log that is missing is left out. ``role`` is ``baseline`` or ``speculative``, and ``env`` are the variables that the config sets.
+    log that is missing is left out. A process that ``is_asked`` takes the requests, the others work behind it. ``role`` is ``baseline`` or
+    ``speculative``, and ``env`` are the variables that the config sets.
     """
     log = directory.server_log(boot.index, boot.arm)
     logs = [(log.with_name(f"{log.stem}.{process.name}.log"), process.is_asked) for process in plan.processes]

@@ -1,4 +1,7 @@
-"""Environments of an engine's releases: a folder each, made by a command, and removed for want of space."""
+"""Environments of an engine's releases: a folder each, made by a command, and removed for want of space.
+
+They are for ``bisect``, the search for the first release with a fault, which runs the tests at one release after another.
+"""
 
 from __future__ import annotations
 
@@ -47,20 +50,21 @@ class Environments:
         return self.root / safe(release)
 
     def variables(self, release: str) -> Mapping[str, str]:
-        """Return the variables for the release's runs.
+        """Return the environment variables by which the config refers to the release.
 
-        The folder is among them only if a command makes one.
+        They are its name and, only if a command makes one, its folder.
         """
         return {VERSION: release, **({ENVIRONMENT: str(self.folder(release))} if self.command else {})}
 
     def make(self, release: str, log: Path, deadline: float) -> None:
         """Make the environment of a release, unless it is complete.
 
-        Without a command nothing is made. A marker file beside the folder says that the command has succeeded; its time is that of the
-        last use. A folder without one, as a killed session leaves it, is made anew. A command that fails leaves no folder: without a
-        marker its size would count nowhere. The command's output goes to ``log``. At the end other environments are removed, the least
-        recently used first, until all fit into ``most_gib``. ``deadline`` is a time of ``time.monotonic``. Raises EngineError if the
-        command fails or makes no folder, DeadlineError if the time is up, and RunError if a file here cannot be written.
+        It is a folder that ``self.command`` fills; without a command nothing is made. A marker file beside the folder says that the
+        command has succeeded; its modification time is the last use. A folder without a marker, as a killed session leaves it, is made
+        anew. If the command fails, its folder is removed: the disk limit ``most_gib`` counts only folders with a marker. The command's
+        output goes to ``log``. At the end other environments are removed, the least recently used first, until all fit into
+        ``most_gib``. ``deadline`` is a time of ``time.monotonic``. Raises EngineError if the command fails or makes no folder,
+        DeadlineError if the time is up, and RunError if a file here cannot be written.
         """
         if not self.command:
             return
@@ -102,24 +106,26 @@ class Environments:
     def _remove_others(self, used: Path) -> None:
         """Remove environments until the rest fit into ``most_gib``.
 
-        The least recently used go first. The folder ``used`` stays in any case, and its size counts.
+        The least recently used go first. The folder ``used`` stays in any case, and its size counts. A complete environment has a
+        marker, a file with the folder's name and the suffix ``_COMPLETE``, touched at each use.
         """
         markers = sorted(self.root.glob(f"*{_COMPLETE}"), key=lambda path: path.stat().st_mtime_ns)
         sizes = {marker: _size_gib(marker.with_name(marker.name.removesuffix(_COMPLETE))) for marker in markers}
         for marker in markers:
             folder = marker.with_name(marker.name.removesuffix(_COMPLETE))
             if sum(sizes.values()) > self.most_gib and folder != used:
-                marker.unlink()  # first: a folder without it is never used
+                marker.unlink()  # before the folder: one that is removed in part must not count as complete
                 shutil.rmtree(folder, ignore_errors=True)
                 del sizes[marker]
 
 
 def environment_command(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the config's or a shipped command for making environments.
+    """Return the command to make a release's environment.
 
-    The config's own comes first, with its variables filled in from ``environ``. Returns () for a config that takes the
-    release's name alone, such as an image's tag. Raises ConfigError if the config names two engines, if it does not
-    depend on the release, or if a variable of its command is not set, and EngineError if there is no command.
+    Its words have the placeholders ``{version}`` and ``{folder}``. It is the config's own, with its variables filled in from ``environ``,
+    else the script shipped for the engine. Returns () for a config that takes the release's name alone, such as an image's tag. Raises
+    ConfigError if the config names two engines, if it does not depend on the release, or if a variable of its command is not set, and
+    EngineError if there is no command.
     """
     if config.old is not None:
         what, remedy = "the config names two engines", "write the settings of engines.new under `engine`, in a copy of the config beside it"

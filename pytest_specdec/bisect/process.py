@@ -24,8 +24,9 @@ def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, fold
     """Run a command to its end and return its exit code.
 
     It is started in ``folder``, with ``variables`` added to this process's environment. Its output goes to ``log``;
-    ``deadline`` is a time of ``time.monotonic``, or infinite. If the command still runs when this function is left, its
-    process group gets SIGINT, and SIGKILL a minute later. What it leaves running in its group gets SIGKILL as it ends.
+    ``deadline`` is a time of ``time.monotonic``, or infinite. If the command still runs when this function is left, by the
+    deadline or an exception, its process group gets SIGINT, and SIGKILL a minute later. Processes that the command leaves
+    running in its group get SIGKILL when it has ended.
     Raises DeadlineError if the deadline passes, RunError if the log cannot be made, and OSError if the command cannot
     be started.
     """
@@ -68,7 +69,8 @@ def last_lines(log: Path, count: int) -> tuple[str, ...]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process group with SIGINT, and wait for its leader.
 
-    The group is killed if that takes more than a minute, or at a second interrupt.
+    SIGINT lets pytest stop its servers and write its results. The group is killed if that takes more than a minute, or at a second
+    interrupt.
     """
     os.killpg(process.pid, signal.SIGINT)
     try:

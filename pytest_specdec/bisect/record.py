@@ -1,4 +1,8 @@
-"""The file of a bisect: what is asked, and the answer of every run, so that the same command goes on where it ended."""
+"""The file of a bisect: what is asked, and the answer of every run, so that the same command goes on where it ended.
+
+A bisect searches an engine's releases for the first one with a fault. Its ends are the releases that the command line calls good and bad.
+A trial is one run of the tests at one release.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,7 @@ class Record:
     def targets(self) -> frozenset[str]:
         """The tests that the fault turns red at the bad end.
 
-        Those that an older fault turns red are left out. Empty until a run of the bad end was red.
+        Those that an older fault turns red, one that the good end has too, are left out. Empty until a run of the bad end was red.
         """
         return self._faults(self.question.bad) - self.older
 
@@ -88,7 +92,7 @@ class Record:
     def older(self) -> frozenset[str]:
         """The tests that an older fault turns red at both ends.
 
-        Empty if the bad end has no others: nothing then tells an older fault from the one that is searched for.
+        Empty if the bad end has no further red tests: the fault at both ends may then be the one that is searched for.
         """
         good, bad = self._faults(self.question.good), self._faults(self.question.bad)
         return good & bad if bad - good else frozenset()
@@ -112,11 +116,11 @@ def write(path: Path, record: Record) -> None:
 def take_up(path: Path, question: Question, releases: tuple[str, ...] = ()) -> Record | None:
     """Return the record of an earlier bisect, to go on with.
 
-    Releases that could not be tested are tried again, since what kept them from it may be mended: their untestable
-    trials are left out and, of releases that the search has given up, the undecided ones too. ``releases`` are those
-    that the command line lists, from the good end to the bad one; empty if it lists none. Returns None without a file.
-    Raises RunError for a file that is no record or of another schema, then for another question or other releases, and
-    SpecdecError if the search of its trials makes no progress.
+    Trials with the answer UNTESTABLE are left out, so that their releases are tried again: the reason may be mended by
+    now. Of releases that the result lists as untestable, undecided (OPEN) trials are left out too. ``releases`` are
+    those that the command line lists, from the good end to the bad one; empty if it lists none. Returns None without a
+    file. Raises RunError for a file that is no record or of another schema, then for another question or other releases,
+    and SpecdecError if the search of its trials makes no progress.
     """
     record = _read_record(path)
     if record is None:
@@ -125,7 +129,7 @@ def take_up(path: Path, question: Question, releases: tuple[str, ...] = ()) -> R
     step = record.step
     given_up = step.untestable if isinstance(step, search.Result) else ()
     unanswered = {Answer.OPEN, Answer.UNTESTABLE}
-    trials = (t for t in record.trials if t.answer not in (unanswered if t.release in given_up else {Answer.UNTESTABLE}))
+    trials = (trial for trial in record.trials if trial.answer not in (unanswered if trial.release in given_up else {Answer.UNTESTABLE}))
     return replace(record, trials=tuple(trials))
 
 
@@ -151,9 +155,9 @@ def _require_same_search(path: Path, record: Record, question: Question, release
 
     If ``releases`` is empty, those of the record count as the same.
     """
-    pairs = {field.name: (getattr(record.question, field.name), getattr(question, field.name)) for field in fields(question)}
-    pairs["releases"] = (record.releases, releases or record.releases)
-    differences = [f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in pairs.items() if then != now]
+    then_and_now = {field.name: (getattr(record.question, field.name), getattr(question, field.name)) for field in fields(question)}
+    then_and_now["releases"] = (record.releases, releases or record.releases)
+    differences = [f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in then_and_now.items() if then != now]
     if differences:
         what, remedy = "the folder holds another bisect", "name another folder: --folder F"
         expected = "the question that it began with"

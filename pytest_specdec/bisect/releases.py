@@ -20,8 +20,8 @@ _REMEDY = "list them, from old to new: --releases V1,V2,…"
 def select_between(releases: Sequence[str], good: str, bad: str) -> tuple[str, ...]:
     """Return the releases from ``good`` to ``bad``, both included.
 
-    ``releases`` are in order, from old to new. An end that they lack is put first or last, since ``git rev-list
-    good..bad`` and its like leave one out. Raises SpecdecError if the bad end is not after the good one.
+    ``releases`` are in order, from old to new. If they lack an end, it is added, ``good`` as the first, ``bad`` as the last:
+    lists such as those of ``git rev-list good..bad`` leave one out. Raises SpecdecError if ``bad`` is not after ``good``.
     """
     first = releases.index(good) + 1 if good in releases else 0
     last = releases.index(bad) if bad in releases else len(releases)
@@ -61,7 +61,7 @@ def list_releases(package: str, ends: Sequence[str]) -> tuple[str, ...]:
 def parse_versions(output: str) -> tuple[str, ...]:
     """Return the releases in the output of ``pip index versions``.
 
-    They are in order, from old to new; pip has the newest first. Returns () if it lists none.
+    They stand in the line after ``_LISTED``, the newest first, and are returned from old to new. Returns () without such a line.
     """
     lines = [line.partition(_LISTED)[2] for line in output.splitlines() if line.startswith(_LISTED)]
     return tuple(reversed([release.strip() for release in lines[0].split(",")])) if lines else ()

@@ -1,4 +1,9 @@
-"""The search for the first bad release, as a function of the answers so far; it starts nothing."""
+"""The search for the first bad release, as a function of the answers so far; it starts nothing.
+
+A trial is one run of the tests at a release: green for a good answer, red for a bad one. A tally has the number of a release's trials by
+answer. The ends are the first release, good by the user's word, and the last, bad likewise. ``needed`` is the number of green runs by which
+a release counts as good while others are tried; ``decisive``, at least two, that by which the result may rest on it.
+"""
 
 from __future__ import annotations
 
@@ -94,12 +99,11 @@ class _Tally:
 def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float = DETECTION) -> Ask | Result:
     """Return the release to run next, or the result.
 
-    ``releases`` are in order, from the good end to the bad one. A red run is decisive: its false-alarm rate is that
-    of a run, 0.001 for correctness. Green runs are decisive once they are as many as :func:`runs_needed` returns; the
-    last good release of a result and the bad end need two of them at least. ``detection``, the probability that a run
-    at a bad release is red, counts as no more than the fraction of red runs from the first bad release on. Raises
-    SpecdecError if the next run would be of a release that has had every run that could decide it: the search would not
-    end.
+    ``releases`` are in order, from the good end to the bad one. One red run makes a release bad: a run's false-alarm
+    rate is 0.001 for correctness. A good release takes as many green runs as :func:`runs_needed` returns; the last good
+    release of a result and the bad end take two at least. ``detection`` is the probability that a run at a bad release
+    is red. If the runs from the first bad release on show a lower fraction, that counts instead. Raises SpecdecError if
+    the next run would be of a release that has had every run that could decide it: the search would not end.
     """
     tallies = [_count(release, trials) for release in releases]
     needed = runs_needed(min(detection, _estimate_detection(tallies)))
@@ -113,28 +117,28 @@ def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float
 def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, decisive: int) -> Ask | Result:
     """Return the next step of a search.
 
-    First the bad end is run until a run is red, or ``decisive`` runs are green; then the good end, until a release
-    before the first bad one has ``needed`` green runs. The releases between follow (:func:`_halve`). A green bad end, a red
-    good end, or an end that cannot be tested is the result.
+    First the bad end is run until a run is red. Then the good end is run until some release before the first bad one has
+    ``needed`` green runs. Then the releases between these two are halved (:func:`_halve`). The search ends early if the bad
+    end has ``decisive`` green runs, if the good end is red, or if an end cannot be tested.
     """
     bad_end = tallies[-1]
     if not bad_end.bad:
         if bad_end.good >= decisive and not bad_end.is_untestable:
             return Result(end=End.BAD_IS_GOOD, last_good=releases[-1], first_bad="")
         return _run_end(releases[-1], bad_end)
-    bad = _first_bad(tallies)
-    if bad == 0:
+    bad_index = _first_bad(tallies)
+    if bad_index == 0:
         return Result(end=End.GOOD_IS_BAD, last_good="", first_bad=releases[0])
-    good = max((index for index in range(bad) if tallies[index].good >= needed), default=None)
-    return _run_end(releases[0], tallies[0]) if good is None else _halve(releases, tallies, good, bad, decisive)
+    good_index = max((index for index in range(bad_index) if tallies[index].good >= needed), default=None)
+    return _run_end(releases[0], tallies[0]) if good_index is None else _halve(releases, tallies, good_index, bad_index, decisive)
 
 
 def _halve(releases: Sequence[str], tallies: Sequence[_Tally], good: int, bad: int, decisive: int) -> Ask | Result:
     """Return the next step between a good and a bad release.
 
     ``good`` and ``bad`` are their indices. The next run is of the testable release between them that is nearest to the
-    middle. Without one the release ``good`` gets ``decisive`` green runs; if it cannot be run so often, the result has
-    it among the untestable ones.
+    middle. If none is left, ``good`` is run until it has ``decisive`` green runs, since the result rests on it. If it
+    becomes untestable before that, the result lists it among the untestable releases.
     """
     testable = [index for index in range(good + 1, bad) if not tallies[index].is_untestable]
     if testable:
@@ -156,8 +160,8 @@ def _run_end(release: str, tally: _Tally) -> Ask | Result:
 def _require_progress(release: str, tally: _Tally, decisive: int) -> None:
     """Raise SpecdecError if a release has had every run it can need.
 
-    A release is settled after ``decisive`` green runs, or as untestable after ``_MOST_OPEN`` undecided ones. At most
-    it has one fewer of each, and then the run that settles it.
+    A release is settled after ``decisive`` green runs, or as untestable after ``_MOST_OPEN`` undecided ones. The longest
+    history has ``decisive`` - 1 green and ``_MOST_OPEN`` - 1 undecided runs, and then the run that settles it.
     """
     most = decisive + _MOST_OPEN - 1
     if tally.runs >= most:
@@ -170,9 +174,9 @@ def _require_progress(release: str, tally: _Tally, decisive: int) -> None:
 def runs_needed(detection: float) -> int:
     """Return the number k of green runs needed by a good release.
 
-    ``detection`` is the probability that a run at a bad release is red. A bad release has k green runs with
-    probability (1 - ``detection``)^k, runs taken as independent; k is the smallest for which this is at most
-    :data:`MISS`.
+    ``detection`` is the probability that a run at a bad release is red. By chance alone a bad release has k green runs
+    with probability (1 - ``detection``)^k, runs taken as independent; k is the smallest for which this is at most
+    :data:`MISS`, the accepted one.
     """
     # rounded, since the logarithms of 0.01 and 1 - 0.99 are not quite the same float
     return 1 if detection >= 1 else max(1, math.ceil(round(math.log(MISS) / math.log1p(-detection), 9)))
@@ -188,8 +192,8 @@ def _count(release: str, trials: Sequence[Trial]) -> _Tally:
 def _estimate_detection(tallies: Sequence[_Tally]) -> float:
     """Return the fraction of red runs from the first bad release on.
 
-    All releases from there on have the fault, so that a green run has missed it. Other answers than red and green do
-    not count. Returns 1 if no run was red.
+    It estimates the probability that a run at a bad release is red: all releases from there on have the fault, so that
+    a green run has missed it. Undecided and untestable runs do not count. Returns 1 if no run was red.
     """
     bad_tallies = tallies[_first_bad(tallies) :]
     red, green = sum(tally.bad for tally in bad_tallies), sum(tally.good for tally in bad_tallies)

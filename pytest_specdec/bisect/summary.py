@@ -1,4 +1,8 @@
-"""A bisect in text: a line per run, a sentence for the result, and a table of releases."""
+"""A bisect in text: a line per run, a sentence for the result, and a table of releases.
+
+A bisect searches an engine's releases for the first one with a fault. Its record has the releases in order, from the good end to the bad
+one, by the user's word. A trial is one run of the tests at a release; its finding is the fault that turned the run red.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ def trial_line(trial: Trial, width: int) -> str:
 def closing(record: Record) -> tuple[str, ...]:
     """Return the table of the releases run so far, and the result.
 
-    Before the end of the search, what is left to try stands in place of the result.
+    While the search goes on, ``record.step`` asks for a run, and the releases left to try stand in place of the result.
     """
     step = record.step
     lines = _open_lines(record, step) if isinstance(step, Ask) else _result_lines(record, step)
@@ -46,9 +50,9 @@ def closing(record: Record) -> tuple[str, ...]:
 def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
     """Return the line on the releases left to try.
 
-    Until a run was red and the good end has been run, it says that the ends are not verified. Else the releases left are
-    those up to the first with a red run, after the last green one before it. If none before it was green, they begin after
-    the good end, which is good by the user's word.
+    If no run was red yet, or the good end has not been run, it says that the ends are not verified. Else it lists the
+    releases that may be the first bad one: up to the first with a red run (index ``bad``), and after the last one before
+    it with green and no red runs (index ``good``). Without such a one it is the good end, by the user's word.
     """
     answers = [{trial.answer for trial in record.of(release)} for release in record.releases]
     bad = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
@@ -145,15 +149,18 @@ def _run_lines(trial: Trial) -> tuple[str, ...]:
 def _finding(trial: Trial) -> str:
     """Return a trial's finding, or why it has no answer.
 
-    The text is the finding's headline, after its name unless the headline holds that, cut to 100 characters. Without a
-    finding the headline is the reason.
+    The text is the finding's name and headline, or the headline alone if that has the name in it, cut to 100 characters.
+    Without a finding the name is empty, and the headline is the reason.
     """
     text = trial.headline if trial.name in trial.headline else f"{trial.name}: {trial.headline}"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _table(record: Record) -> tuple[str, ...]:
-    """Return the lines of a table of the releases run so far."""
+    """Return the lines of a table of the releases run so far.
+
+    All columns but the last are padded to their widest cell.
+    """
     rows = [_row(release, record.of(release)) for release in record.releases if record.of(release)]
     heads = ("release", "engine", "answers", "finding or reason")
     widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(3)]

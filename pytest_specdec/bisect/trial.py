@@ -1,4 +1,9 @@
-"""One run of a release: the pytest command, and the answer in its exit code and run.json."""
+"""One run of a release: the pytest command, and the answer in its exit code and run.json.
+
+A bisect searches an engine's releases for the first one with a fault. A trial is one run of the tests at a release, with its answer: good,
+bad, OPEN (undecided) or UNTESTABLE. ``targets`` are the ids of the tests that the fault turned red at the bad end of the search, the
+release that the user calls bad. If there are none yet, all tests count. A judgement is one test's result, mostly with a verdict.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +56,10 @@ class Runner:
 
         ``variables`` tell the config the release. ``earlier`` are the trials of the same release. If the last of them
         is undecided and more answers settle it, its run is continued, which does not raise the false-alarm rate; else
-        a new run is made. ``targets`` are the ids of the tests that the fault turned red at the bad release; if empty, all
-        tests count. Without a readable run.json a new run is UNTESTABLE if pytest would end alike again. Any other run is
-        OPEN then, a continued one too, since pytest could begin it before. Raises DeadlineError if the time is up, and
-        RunError if pytest cannot be started or its log cannot be written.
+        a new run is made. A run without a readable run.json is OPEN, since another one may have it. It is UNTESTABLE if
+        its exit code is in ``_HOPELESS``, of wrong usage or of no test collected, which would come again. A continued run
+        is OPEN even then, since pytest could begin it before. Raises DeadlineError if the time is up, and RunError if
+        pytest cannot be started or its log cannot be written.
         """
         began = time.monotonic()
         continued_run = self._find_continued(earlier[-1]) if earlier else None
@@ -78,8 +83,8 @@ class Runner:
     def judge_again(self, record: Record) -> Record:
         """Return a record with its good and bad runs judged by its targets.
 
-        The targets get fewer once an older fault shows at the good end. Undecided trials stay, since their runs may be continued by
-        later ones, and so do trials whose run cannot be read.
+        The targets get fewer once an older fault shows at the good end, since the tests that it turns red do not count. Undecided trials
+        stay, since their runs may be continued by later ones, and so do trials whose run cannot be read.
         """
         return replace(record, trials=tuple(self._judge_again(trial, record.targets) for trial in record.trials))
 
@@ -97,8 +102,8 @@ class Runner:
     def _find_continued(self, trial: Trial) -> Path | None:
         """Return the run directory of a trial that can be continued, else None.
 
-        The trial has to be undecided by its evidence. After a failure of the infrastructure a new run is made, which asks
-        for the missing answers too.
+        The trial has to be undecided by its evidence: it has an exit code of a run with a result (``_RUN_CODES``). After a
+        failure of the infrastructure a new run is made, which asks for the missing answers too.
         """
         run = self.start / trial.run
         is_undecided = trial.answer is Answer.OPEN and trial.exit_code in _RUN_CODES - {RunClass.INFRASTRUCTURE.exit_code}
@@ -133,15 +138,16 @@ def pytest_command(question: Question, run: Path, *, continues: bool) -> tuple[s
 def read_trial(release: str, run: Run, targets: frozenset[str], *, run_directory: str, exit_code: int, seconds: float) -> Trial:
     """Return the trial in a stored run of a release.
 
-    :func:`answer_of` gives its answer, without the config's waivers: the fault may be a known one. The finding is the
-    first cause of a failure among ``targets``; without one the headline is why there is no answer. A good answer has no
-    headline. ``run_directory``, ``exit_code`` and ``seconds`` are noted as they are.
+    :func:`answer_of` gives its answer. The config's waivers, which excuse known faults, are lifted before: the fault
+    that is searched for may be one of them. The finding is the first cause of a failure among ``targets``. A cause is a
+    group of failures by one fault; its leader is the failure that names the fault. Without a finding the headline says
+    why there is no answer. A good answer has no headline. The other arguments are noted as they are.
     """
     run = replace(run, judgements=tuple(map(_lift_waiver, run.judgements)))
     faults = tuple(judgement.nodeid for judgement in run.judgements if judgement.has_fault)
     answer, cause = answer_of(run, targets), _find_cause(run, targets)
     leader = cause.leader if cause else None
-    unanswered = next((judgement for judgement in _select(run, targets) if not _is_green(judgement)), None)
+    first_not_green = next((judgement for judgement in _select(run, targets) if not _is_green(judgement)), None)
     return Trial(
         release=release,
         answer=answer,
@@ -151,7 +157,7 @@ def read_trial(release: str, run: Run, targets: frozenset[str], *, run_directory
         engine=run.environment.engine_version if run.environment else "",
         faults=faults,
         name=cause.name if cause else "",
-        headline=_describe(leader or unanswered, run) if answer is not Answer.GOOD else "",
+        headline=_describe(leader or first_not_green, run) if answer is not Answer.GOOD else "",
         replay=leader.replay if leader else "",
     )
 
@@ -159,10 +165,10 @@ def read_trial(release: str, run: Run, targets: frozenset[str], *, run_directory
 def answer_of(run: Run, targets: frozenset[str]) -> Answer:
     """Return a run's answer on the target tests.
 
-    ``targets`` are the ids of tests; if empty, all tests of the run count. The answer is bad if one of them has a
-    fault, and good if all targets were run and ruled their faults out; without targets, if the run as a whole is
-    clean, without a verdict that more answers would settle. Otherwise it is untestable after a target's refusal or an
-    invalid setup, which another run would repeat, else undecided.
+    It is BAD if one of them has a fault. It is GOOD if all targets were run and ruled their faults out. Without targets
+    it is GOOD if the run as a whole is clean and has no verdict in ``UNSETTLED``, those that more answers would settle.
+    Otherwise it is UNTESTABLE if the engine refused what a target asks, or if the setup is invalid: another run would
+    end alike. In any other case it is OPEN.
     """
     selected = _select(run, targets)
     if any(judgement.has_fault for judgement in selected):
@@ -193,8 +199,8 @@ def _is_green(judgement: JudgementResult) -> bool:
 def _lift_waiver(judgement: JudgementResult) -> JudgementResult:
     """Return a judgement as it is without a waiver.
 
-    A failure that a waiver expected is a failure again. A test that failed because its waiver is no longer needed has
-    passed.
+    A waiver is an entry of the config that expects a test to fail. A failure that it expected is a failure again. A test
+    that failed because its waiver is no longer needed has passed.
     """
     if judgement.result is PytestOutcome.WAIVED:
         return replace(judgement, result=PytestOutcome.FAILED, waiver="")
@@ -207,7 +213,7 @@ def _lift_waiver(judgement: JudgementResult) -> JudgementResult:
 def _find_cause(run: Run, targets: frozenset[str]) -> Cause | None:
     """Return the first cause of a target's failure; None without one.
 
-    If ``targets`` is empty, any test's failure counts. The run's causes are read variant by variant.
+    A cause is a group of failures by one fault; a run has them by variant. Without targets any test's failure counts.
     """
     causes = [cause for of_pair in run.causes.values() for cause in of_pair]
     return next((cause for cause in causes if not targets or targets & {failure.nodeid for failure in cause.failures}), None)

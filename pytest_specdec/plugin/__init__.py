@@ -1,6 +1,8 @@
 """The pytest entry point: options, hooks and fixtures, each one guard and one call.
 
-Every pytest run of its environment loads it: it imports the standard library and pytest only, the rest comes with the first test of ours.
+A test marked ``specdec`` judges answers that were captured, before the first test, from two servers: the baseline, and a variant of it that
+speculates. The two are a pair. A stored run has the answers of all pairs; a replay judges it again. Every pytest run of the environment
+loads this module: it imports the standard library and pytest only, the rest comes with the first test of ours.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Register our plugins in xdist's controller before it starts its workers.
 
-    Sessions without xdist have no controller, and nothing is done.
+    Only a controller has xdist's plugin ``dsession``. Without it nothing is done.
     """
     if session.config.pluginmanager.hasplugin("dsession"):
         from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only sessions under xdist pay for it
@@ -66,8 +68,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Return the header line: config and depth, or the stored run.
 
-    A run that was unpacked for a replay is named by its archive. None unless the command line has one of this plugin's main options
-    (``Settings.is_wanted``), so that other pytest runs of the environment print nothing. The plan is printed after collection.
+    Depth is the setting for the number of requests. A stored run is one to replay, or to complete (``taken_up``). One that was unpacked for
+    a replay is named by its archive. None unless the command line has one of this plugin's main options (``Settings.is_wanted``), so that
+    other pytest runs of the environment print nothing.
     """
     settings = config.stash[options.SETTINGS]
     if settings.replay:
@@ -78,7 +81,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Spread a test over the config's variants."""
+    """Parametrise a test with the pairs, one for each of the config's variants."""
     if "specdec_pair" in metafunc.fixturenames:
         from pytest_specdec.plugin import collection  # noqa: PLC0415 - only tests of ours pay for it
 
@@ -87,12 +90,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Generator[None]:
-    """Sort the tests by pair and plan the run.
+    """Sort the tests by pair and plan the run: which servers boot for which requests.
 
     This is done after all other plugins have selected and shuffled, so that the plan is for the tests that will run. Nothing is done
-    without a test of this plugin.
+    without a test of this plugin, known by its mark or by its fixtures.
     """
-    collected = list(items)  # before others deselect: deselected tests keep their share of the false-alarm budget
+    collected = list(items)  # before others deselect: the probability of a false alarm is split over deselected tests too
     yield
     if any(item.get_closest_marker("specdec") or not SEEN_BY.isdisjoint(getattr(item, "fixturenames", ())) for item in items):
         from pytest_specdec.plugin import collection  # noqa: PLC0415 - only tests of ours pay for it
@@ -102,9 +105,9 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.fixture(scope="session")
 def specdec_pair(request: pytest.FixtureRequest) -> Pair:
-    """Return the pair under judgement; tests run once per variant.
+    """Return the pair under judgement: the baseline and one variant.
 
-    A pair is the baseline and one variant. Every test that requests it runs once for each variant of the config.
+    Every test that requests it runs once for each variant of the config.
     """
     from pytest_specdec.plugin import run_state  # noqa: PLC0415 - only tests of ours pay for it
 

@@ -1,4 +1,9 @@
-"""Against: a session's run compared with an earlier one, under ``--specdec-against``."""
+"""Against: a session's run compared with an earlier one, under ``--specdec-against``, as before and after an engine's upgrade.
+
+A run is servers' answers, captured once, and the verdicts on them. Its run directory has transcripts and scores (log-probabilities of the
+answers' tokens); its report is ``run.json`` there. The baseline is the server that does not speculate: its answers show what
+changed in the engine itself. Gates are the limits that a config sets.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +38,9 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
 
     ``old`` and ``new`` are their paths, ``old_run`` and ``new_run`` their reports. Baselines and speeds are compared if both paths are run
     directories with a plan, that is, with transcripts and scores. ``config`` says what is tolerated; without one it is the stored config of
-    the new run. Servers' flags are compared only if both runs have some that can be read. Changes are accepted as of ``day``. Raises
-    RunError if a file of theirs is invalid, or if both are the same run, and ConfigError for an invalid config.
+    the new run. Servers' flags are compared only if both runs have some that can be read. Changes that the config accepts until some day
+    must not have expired on ``day``. Raises RunError if a file of theirs is invalid, or if both are the same run, and ConfigError for an
+    invalid config.
     """
     _check_two_runs(old, new)
     gating_config = config or _read_config(new)
@@ -59,8 +65,8 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
 def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, config: Config | None) -> Comparison:
     """Return the comparison of the run in ``root`` with an earlier one.
 
-    ``judged`` is the report of the run in ``root``, ``earlier`` the path of the other.
-    If a file of either run cannot be read, or both are one run, baselines and speeds are not compared, and the comparison has the reason:
+    ``judged`` is the report of the run in ``root``, ``earlier`` the path of the other, and the rest is as for :func:`compare`.
+    If a file of either run cannot be read, or both are one run, only the two reports are compared, and the comparison has the reason:
     the session's own verdicts are not lost. Raises RunError if the earlier run's report itself cannot be read.
     """
     old = read_run(earlier)
@@ -81,7 +87,8 @@ def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
 def without_comparison(judged: Run, reason: str, earlier: str) -> Run:
     """Return the run with the reason against comparing it.
 
-    The upgrade is then not judged, and the ``reason`` is the first of the run's notes. ``earlier`` names the run to compare with.
+    The upgrade, whether the new engine is as good as the old one, is then not judged. The ``reason``, put on one line, is the first of the
+    run's notes. ``earlier`` names the run to compare with.
     """
     why = "; ".join(line.strip() for line in reason.splitlines())
     upgrade = Upgrade(word=UpgradeWord.UNKNOWN, earlier=earlier, headline=f"NOT JUDGED: {why}")
@@ -91,8 +98,8 @@ def without_comparison(judged: Run, reason: str, earlier: str) -> Run:
 def _check_two_runs(old: Path, new: Path) -> None:
     """Raise RunError if both paths are the same run.
 
-    They are if they are one place, or two copies of one capture, which have the same session. Without a stored session no copy is
-    recognised; a path to a run.json has none.
+    They are if they are one place, or two copies of one capture, which have the same session, the id of the pytest run that captured.
+    Without a stored session no copy is recognised; a path to a run.json has none.
     """
     documents = [(path / "run.json" if path.is_dir() else path).resolve() for path in (old, new)]
     sessions = [run_documents.session(RunDirectory(path)) if path.is_dir() else "" for path in (old, new)]
@@ -136,13 +143,14 @@ def _compare_baselines(old: Path, new: Path) -> BaselineChange:
 def _compare_speeds(old: Path, new: Path, config: Config | None, gates: UpgradeGates) -> ComparedSpeed:
     """Return how the speeds of two run directories relate.
 
-    ``gates`` say what the upgrade may change. The assumed spread between boots is that of a gate on the speedup in ``config``, or the
-    default of the package. Raises RunError if a file of the two directories is invalid.
+    ``gates`` say what the upgrade may change. ``boot_sd``, by how much a server's speed varies from boot to boot, is that of a gate on the
+    speedup in ``config``, or the default of the package. Raises RunError if a file of the two directories is invalid.
     """
     from pytest_specdec.files import speed_record  # noqa: PLC0415 - only a comparison of directories pays for it
     from pytest_specdec.judge import speed_change  # noqa: PLC0415 - imports numpy
 
     boot_sd = BOOT_SD if config is None else stated_boot_sd(config.gates)
     before_directory, directory = RunDirectory.open(old), RunDirectory.open(new)
+    # The new run may hold answers of the old engine, timed in turn with its own: they are preferred.
     before, after = speed_record.read_predecessor(before_directory, directory), speed_record.read(directory)
     return speed_change.compare(before, after, gates, boot_sd=boot_sd)

@@ -1,4 +1,8 @@
-"""Capture once for all processes of a session: one claims the run directory, the others follow what it writes."""
+"""Capture once for all processes of a session: one claims the run directory, the others follow what it writes.
+
+A capture boots the servers of a plan and stores their answers as a run. A run that is taken up is an earlier session's, to be completed. A
+config with two engines is judged on the old one, that in use, first. A matrix has a run for each of its groups.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
     """Capture the session's plan, unless another process already has.
 
     Returns the run's final status, or None if nothing was left to capture. A capture that an earlier session or a dead worker of this
-    one began is resumed.
-
+    one began is resumed. ``tell`` gets every step of progress. ``in_worker`` is True in a worker process of pytest-xdist.
     Errors of the capture are written into the run, where the tests find them. An exception is raised only if the process
     is ended, by an interrupt or, outside a worker, by SIGTERM, and as RunError if the run directory belongs to another
     session or cannot be written at all.
@@ -93,8 +96,8 @@ def claim_directory(root: Path) -> Iterator[None]:
 def is_finished(run: RunState) -> bool:
     """Return True if nothing is left to capture in the run.
 
-    This is so if a process of this session has captured the run, whatever came of it, or if nothing is missing from the run to resume. The
-    directory of a new run is made; raises RunError if it holds anything of another session.
+    This is so if a process of this session has captured the run, whatever came of it, or if nothing is missing from the run to resume. If
+    nobody has begun a new run, its directory is made; raises RunError if that holds anything of another session.
     """
     directory = RunDirectory(run.root)
     is_ours = run_documents.session(directory) == run.session
@@ -152,10 +155,10 @@ def _is_taken_up(run: RunState, directory: RunDirectory) -> bool:
 
 
 def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
-    """Write session, plan and digests of variables into the run directory.
+    """Write session, plan and digests of the config's variables into the run directory.
 
-    A run that is resumed keeps its digests, and its status becomes ``running`` again. The answers of the run of ``--specdec-against`` are
-    copied there, to be scored.
+    A run that is resumed (``is_begun``) keeps the digests, by which other values are noticed, and its status becomes ``running`` again. The
+    answers of the earlier run of ``--specdec-against`` are copied there: this run's baseline scores their tokens.
     """
     if is_begun:
         with suppress(RunError):
@@ -171,8 +174,8 @@ def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool
 def _check_boots(run: RunState, directory: RunDirectory) -> None:
     """Raise the error of a server that would not boot.
 
-    This is done before anything boots. The documents that every run has are written before the error is raised, so that the
-    reports of the failed run can be made.
+    This is done before anything boots, for each engine of the config (``builds``). The documents that every run has are written before the
+    error is raised, so that the reports of the failed run can be made.
     """
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
@@ -220,7 +223,7 @@ def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress]
         _write_failure(run, directory, f"the old engine's session was ended by {type(ended).__name__}: {ended}")
         raise
     old_answers.copy(directory.old, directory, run.plan)
-    return None if total_s is None else max(total_s - took_s, _LEAST_S)
+    return None if total_s is None else max(total_s - took_s, _LEAST_S)  # if none are left, the capture ends in a deadline's error
 
 
 def _require_old(run: RunState, directory: RunDirectory, status: Status) -> Status:
@@ -247,7 +250,7 @@ def write_lost(run: RunState, error: str, *, is_claimed: bool = False) -> None:
     """Write into a run why another process left its capture unfinished; nothing if it is finished.
 
     ``error`` is the reason. The run's directory is claimed for it, unless ``is_claimed`` says that the caller has done so. If the reason
-    cannot be written, as on a full disk, it becomes ``run.refusal``, together with the error of writing.
+    cannot be written, as on a full disk, it becomes ``run.refusal``, which the run's tests report, together with the error of writing.
     """
     directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
     try:
@@ -268,7 +271,7 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lastin
     """Write the reason for a missing or incomplete capture.
 
     The tests read the reason in the run's status, which is returned. ``lasting`` says that a retry ends in it again. If the
-    status cannot be written, the reason becomes ``run.refusal``.
+    status cannot be written, the reason becomes ``run.refusal``, from which this process's tests read it.
     """
     status = _failed_status(directory, error, lasting=lasting)
     try:
@@ -296,9 +299,9 @@ def exit_on_sigterm() -> AbstractContextManager[None]:
 def register(config: pytest.Config, runs: Runs, selected: Sequence[RunState], workloads: Mapping[str, str]) -> None:
     """Register the plugins that capture and, where tests will run, summarise.
 
-    ``selected`` are the runs that have tests, and ``workloads`` the digests of these tests' workloads, by name. There is no summary in a
-    worker, whose controller prints it, nor under --collect-only and --setup-plan. The session of one group of a matrix runs no tests, and
-    has no summary either: the session that started it judges.
+    ``runs`` are all of the session, ``selected`` those that have tests, and ``workloads`` the digests of these tests' workloads, by name.
+    There is no summary in a worker, whose controller prints it, nor under --collect-only and --setup-plan. The session of one group of a
+    matrix, known by what it was handed over, runs no tests and has no summary either: the session that started it judges.
     """
     config.pluginmanager.register(CaptureLoop(config, selected, workloads), "specdec_loop")
     if handover.GROUP in handover.handed_over(config):
@@ -319,7 +322,7 @@ class NoTests:
 
 
 class CaptureLoop:
-    """Registered when tests marked ``specdec`` were selected."""
+    """Plugin to capture the session's runs before its first test: one run, or one for each group of a matrix."""
 
     def __init__(self, config: pytest.Config, runs: Sequence[RunState], workloads: Mapping[str, str]) -> None:
         self._config = config
@@ -380,7 +383,7 @@ class CaptureLoop:
                 yield run
 
     def _announce(self, run: RunState) -> Ticker:
-        """Return the ticker for a run; print the name of a group to be captured."""
+        """Return the ticker, which prints a run's progress; print the name of a group to be captured."""
         ticker = Ticker(self._config)
         if run.matrix_root is None:
             return ticker
@@ -393,9 +396,9 @@ class CaptureLoop:
     def _capture_in_other_processes(self) -> None:
         """Capture on a cluster, or the groups of a matrix side by side.
 
-        The matrix and the cells that this session runs are written before. Runs that this leaves open, as without devices for two groups,
-        are the caller's. Nothing is done without matrix and cluster, nor in the session of one group. An error, such as another session
-        in the directory, refuses all runs.
+        Before, the matrix is written into its directory, with the cells (pairs) that this session runs. Runs that this leaves open, as
+        without devices for two groups, are the caller's. Nothing is done without matrix and cluster, nor in the session of one group. An
+        error, such as another session in the directory, refuses all runs.
         """
         first, is_group = self._runs[0], handover.GROUP in handover.handed_over(self._config)
         if is_group or (first.matrix_root is None and not first.settings.cluster):

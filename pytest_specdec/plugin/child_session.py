@@ -41,9 +41,9 @@ _LAST_LINES = 5
 def arguments(inherited: Sequence[str], *more: str, without: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the command line of a child session.
 
-    It has this session's arguments ``inherited``, without the options that concern this session alone (``_VALUED``, ``_SWITCHES``) and the
-    options with a value in ``without``, then ``more``. The arguments of the ini file and the environment are among ``inherited``, so that
-    the child must not read them again.
+    It has this session's arguments ``inherited``, without the options that concern this session alone (``_VALUED``, each with its value,
+    and ``_SWITCHES``) and the options with a value in ``without``, then ``more``. The arguments of the ini file (``addopts``) and the
+    environment are among ``inherited``, so that the child must not read them again.
     """
     repeated = [argument for argument in commands.without_options(inherited, (*_VALUED, *without)) if argument not in _SWITCHES]
     return (sys.executable, "-m", "pytest", *repeated, "--override-ini=addopts=", *more)
@@ -80,8 +80,9 @@ def start(
 def end_on_error(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) -> Iterator[None]:
     """End the children that still run if the block raises an exception.
 
-    They get SIGTERM if this session was terminated, else SIGINT. They are then waited for, ``_END_S`` and ``stop_s`` seconds for all
-    together, and killed if they still run. The exception is raised again. Children may be added to ``processes`` within the block.
+    They get SIGTERM if this session was terminated, else SIGINT. They are then waited for, a minute and ``stop_s`` seconds (those that
+    their servers may take to stop) for all together, and killed if they still run. The exception is raised again. Children may be added to
+    ``processes`` within the block.
     """
     try:
         yield

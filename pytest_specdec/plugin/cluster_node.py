@@ -1,7 +1,8 @@
 """A group's capture on a node of a cluster: a process of its own, whose run goes back as it is written.
 
 ``python -m pytest_specdec.plugin.cluster_node FOLDER`` captures what is described in ``FOLDER``; :func:`work` starts it, and yields the
-run. The process ends its servers and itself as soon as the one that started it is gone.
+run. The process ends its servers and itself as soon as the one that started it is gone. A group is the part of a matrix that shares one
+baseline, or the whole of a config without a matrix. A part is a change of one file of its run. The session submits the group and judges it.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class GroupWork:
 def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FilePart]]:
     """Capture a group here, and yield what changes in its run, about twice a second.
 
-    ``parts`` are the files of the run as far as it was captured already. The capture is ended if the generator is closed or interrupted.
+    ``parts`` are the files of the run as far as it was captured already. The capture's output is among the changes, as a file of its own.
+    The capture is ended if the generator is closed or interrupted.
     """
     with _folder() as folder:
         run, output = folder / _RUN, folder / _OUTPUT
@@ -128,9 +130,10 @@ def _end(process: subprocess.Popen[bytes], wait_s: float) -> None:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Yield an empty folder, removed at the end.
+    """Yield an empty folder for a task on this node, removed at the end.
 
-    Before it is made, the folders that killed tasks left here are removed, and the servers of these tasks ended.
+    It stays locked meanwhile (:func:`_hold`), which shows other tasks that it is in use. Before it is made, the folders that killed tasks
+    left here are removed, and the servers of these tasks ended.
     """
     parent = locks.folder() / "cluster"
     parent.mkdir(exist_ok=True)
@@ -189,10 +192,10 @@ def _capture(group: GroupWork, directory: RunDirectory) -> None:
     """Capture a group into ``directory``, which may have what another node captured of it.
 
     That is kept if it could have been captured on this node, else removed and captured anew; raises RunError instead of removing what an
-    earlier session captured.
+    earlier session captured (``group.is_resumed``). The config's variables get this node's values.
     """
     config = variables.fill(group.config, os.environ)
-    # The node has been given its devices.
+    # The node has been given its devices: the config's own choice is dropped.
     config = replace(config, limits=replace(config.limits, devices=None))
     is_kept = _fits_this_node(directory, config)
     if not is_kept and group.is_resumed and directory.environment.is_file():
@@ -206,16 +209,17 @@ def _capture(group: GroupWork, directory: RunDirectory) -> None:
     settings = replace(group.settings, resume=resumed, continued=None, run_dir=directory.root, replay=None, cluster="")
     state = RunState(settings, config, root=directory.root, plan=group.plan, warnings=())
     state.session = group.session
+    # With nothing captured yet, the plan is made for this machine.
     if group.planned_by is not None and not is_kept:
         state.plan = group.planned_by(state.config)
     capture.capture(state, lambda _: None, in_worker=False)
 
 
 def _fits_this_node(directory: RunDirectory, config: Config) -> bool:
-    """Return True if what was captured could have been on this node.
+    """Return True if the answers in ``directory`` could be this node's.
 
-    That is so if it was captured on such a machine as this one, under the same variables. False if nothing was captured. Answers of two
-    kinds of machines, or under other values of the config's variables, are no answers of one engine.
+    That is so if they were captured on such a machine as this one, under the same values of the config's variables. False if nothing was
+    captured. One run may have answers under one kind of machine and one set of values only.
     """
     if not directory.environment.is_file() or variables.find_changed(run_documents.read_variables(directory), config.text, os.environ):
         return False

@@ -1,4 +1,8 @@
-"""The groups of a session captured on a cluster: a task for each, whose run comes back as it is written, and is judged here."""
+"""The groups of a session captured on a cluster: a task for each, whose run comes back as it is written, and is judged here.
+
+A group is the part of a matrix that shares one baseline, or the whole of a config without a matrix; it has one run. A part is a change of
+one file of the run, in the order of the changes. Workers are processes of pytest-xdist.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +41,10 @@ _MOST_LOSSES = 3
 def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address: str) -> None:
     """Capture ``runs`` on the nodes of the cluster at ``address``.
 
-    As many are captured at once as the cluster has room for. If a task ends early, its run says why. After SIGTERM pytest's exit exception
-    is raised; in a worker of xdist the runs say why instead. Raises ConfigError or CaptureError if the cluster cannot be reached or refuses
-    what the config states, PlanError for a config that no node can capture and for nodes with another release of this package, and RunError
-    if a directory belongs to another session.
+    As many are captured at once as the cluster has room for. If a task ends early, its run's status has the reason. After SIGTERM pytest's
+    exit exception is raised; in a worker of xdist the runs have the reason instead. Raises ConfigError or CaptureError if the cluster
+    cannot be reached or refuses what the config states, PlanError for a config that no node can capture and for nodes with another release
+    of this package, and RunError if a directory belongs to another session.
     """
     for run in runs:
         _require_movable(run)
@@ -52,7 +56,7 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
             nodes = cluster.nodes()
             needs = {run.root.name: clusters.needs_of(run.config, nodes) for run in waiting}
             clusters.require_fit(needs, nodes)
-            # An image or a package that Ray sets up brings a release of its own.
+            # An image or a package that Ray sets up brings a release of this package, whatever the node has.
             if not any(need.runtime_env for need in needs.values()):
                 _require_release(cluster.versions(), nodes)
             try:
@@ -68,7 +72,7 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
 
 @contextmanager
 def _connection(address: str) -> Iterator[Cluster]:
-    """Connect to a cluster while the block runs; SIGTERM ends this session."""
+    """Connect to a cluster while the block runs; SIGTERM raises pytest's exit exception in it."""
     cluster = ray_cluster.connect(address)
     try:
         # Only after connecting: the cluster's library may set a handler of its own for SIGTERM.
@@ -120,7 +124,11 @@ class _Session:
 
 
 class _ClusterSessions:
-    """Submits a task for each run, and follows them all."""
+    """Submits a task for each run, and follows them all.
+
+    ``_sessions`` are the runs that are not over, each with its task. One is placed once anything has come from a node. ``_needs`` are what
+    the runs ask of a node, by name.
+    """
 
     def __init__(self, runs: Sequence[RunState], needs: Mapping[str, Needs], cluster: Cluster, ticker: Ticker) -> None:
         self._runs = sorted(runs, key=lambda run: -run.plan.estimate_s)
@@ -151,7 +159,7 @@ class _ClusterSessions:
                     self._take_parts(session)
 
     def _check_waiting(self) -> None:
-        """Report once that no group has a node; give all up after an hour without one."""
+        """Report once that no group has a node; give all up after an hour (``MAX_WAIT_S``) without one."""
         waited_s = time.monotonic() - self._last_placed_s
         if any(session.is_placed for session in self._sessions):
             self._last_placed_s = time.monotonic()
@@ -221,7 +229,8 @@ class _ClusterSessions:
         run, output = session.run, _output(session.run)
         write_parts(run.root, [part for part in parts if part.path != cluster_node.OUTPUT])
         session.early_output += [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT]
-        # Output of a matrix lies beside its runs. A run without one has it inside, and has to stay empty until its session is written.
+        # Output of a matrix lies beside its runs, that of a single run inside it. A new run can begin only in an empty directory, which
+        # has to stay so until the id of its session is written.
         if run.matrix_root is not None or RunDirectory(run.root).session.is_file():
             write_parts(output.parent, session.early_output)
             session.early_output.clear()

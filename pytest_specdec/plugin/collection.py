@@ -1,4 +1,9 @@
-"""From collected tests to a plan: spread over pairs, validated, sorted so that a pair is judged in one go."""
+"""From collected tests to a plan: spread over pairs, validated, sorted so that a pair is judged in one go.
+
+A pair is the baseline and one variant, which speculates. A run captures and judges some pairs under one plan; a matrix of settings has
+several runs. A test's mark names a workload, the requests to send, and a family, the kind of judgement on the answers. The probability of a
+false alarm, the false-alarm budget, is split over the judgements.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
 def parametrise(metafunc: pytest.Metafunc) -> None:
     """Parametrise a test so that it runs once for each pair.
 
-    If the session has no usable config, it gets one placeholder, and the error is raised after collection. Nothing else
-    is a session-scoped parameter, since two of them would multiply the work.
+    If the session has no usable config, it runs for one placeholder, and the error is raised after collection. No other parameter of ours
+    is session-scoped: two of them would multiply the work.
     """
     runs = run_state.runs_or_error(metafunc.config)
     names = ("no-pair",) if isinstance(runs, str) else runs.pair_names
@@ -41,7 +46,7 @@ def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[
     """Sort the selected tests by pair and plan their capture.
 
     The plugins that capture are registered. ``collected`` are the tests before some were deselected. The false-alarm budget
-    is shared over all of them, so that a selection raises no share.
+    is split over all of them, so that selecting fewer tests raises no share of it.
 
     Raises pytest.UsageError; a worker hands the error to its controller instead and runs no test.
     """
@@ -88,9 +93,9 @@ def _register_live(config: pytest.Config, runs: Runs, items: Sequence[pytest.Ite
 def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.Item], collected: Sequence[pytest.Item]) -> None:
     """Plan the capture of each run for its tests with a mark, and register the captures.
 
-    Deselected tests keep their share of the false-alarm budget, so that a selection raises no share. A replay keeps the stored plan. A run
-    to resume or continue gets the plan that it was begun with; raises pytest.UsageError if anything has changed since. The
-    judgements that the tests have to come to are stashed, so that the summary can name those never made.
+    Deselected tests keep their share of the false-alarm budget. A replay keeps the stored plan. A run to resume or continue gets the plan
+    that it was begun with; raises pytest.UsageError if anything has changed since. Due judgements, those that the tests have to come to,
+    are stashed, so that the summary can name any that was never made.
     """
     marks = _read_marks(item for item in items if marker.is_ours(item))
     deselected = list(_deselected_marks(marks, collected))
@@ -107,6 +112,7 @@ def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.I
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
 
     selected = [run for run, own_marks in by_run.items() if own_marks]
+    # Tests with one mark share its workload as one object.
     workloads = {id(mark.workload): mark.workload for mark in marks.values()}.values()
     capture.register(session.config, runs, selected, {workload.name: workload.digest for workload in workloads})
 
@@ -129,7 +135,7 @@ def _read_marks(items: Iterable[pytest.Item]) -> dict[pytest.Item, SpecdecMark]:
 
 
 def _mark_key(item: pytest.Item) -> tuple[object, int]:
-    """Return what tests with the same mark on the same function have in common: those of one test, spread over pairs."""
+    """Return the key of a test's function and mark, shared by its tests for all pairs."""
     return (getattr(item, "function", item), id(item.get_closest_marker("specdec")))
 
 
@@ -140,7 +146,7 @@ def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item,
     new one. ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. A replay keeps its plan.
     """
     if run.settings.replay is None:
-        # Marks of one test share its workload as one object, and later steps tell workloads apart by identity.
+        # configure adds the config's prompts. It gets each object once, since later steps tell workloads apart by identity.
         workloads = {id(mark.workload): mark.workload for mark in marks.values()}
         configured = {identity: run.configure(workload) for identity, workload in workloads.items()}
         marks = {item: replace(mark, workload=configured[id(mark.workload)]) for item, mark in marks.items()}
@@ -154,8 +160,9 @@ def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item,
 def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
     """Check the families in ``allow_inconclusive``, and load the judges of other packages.
 
-    Raises ConfigError for an unknown family in ``allow_inconclusive``, except in a replay. Raises it too for a judge of ``marks`` that
-    cannot be loaded, except with ``--collect-only``: that would show only after the capture.
+    The config lists there the families whose undecided verdicts fail no test. ``run.outside`` are the families of other packages. Raises
+    ConfigError for an unknown family in ``allow_inconclusive``, except in a replay. Raises it too for a judge of ``marks`` that cannot be
+    loaded, except with ``--collect-only``: without this check it would show only after the capture.
     """
     unknown = [name for name in run.config.allow_inconclusive if name not in run.families]
     if unknown and run.settings.replay is None:
@@ -172,8 +179,8 @@ def _sort_by_pair(runs: Runs, items: list[pytest.Item]) -> None:
     """Sort the tests by pair, in place.
 
     A pair's session-scoped fixtures are then set up once. Within a pair the order of other plugins stays, since the
-    sort is stable. Tests of no pair come first. Tests against live servers come last, those of the baseline alone before those of the
-    variants, so that each server boots once.
+    sort is stable. Tests of no pair come first (-1). Tests that send their own requests to live servers come last, those of the baseline
+    alone before those of the variants, so that each server boots once.
     """
     order = {name: index for index, name in enumerate(runs.pair_names)}
 
@@ -188,10 +195,10 @@ def _sort_by_pair(runs: Runs, items: list[pytest.Item]) -> None:
 def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected: Sequence[SpecdecMark]) -> Plan:
     """Return the plan for the pairs of the selected tests.
 
-    ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. A run that is resumed or continued
-    keeps the rates and numbers of requests of its earlier plan, since newer estimates would give another plan. For a new run,
-    ``run.planned_by`` is set to make the same plan on another machine. If the config has an old engine, its run is planned too, for the
-    estimate that the plan shows.
+    ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. Rates, such as tokens per second,
+    are what the plan's estimated times rest on. A run that is resumed or continued keeps those of its earlier plan, and its larger numbers
+    of requests, since newer estimates would give another plan. For a new run, ``run.planned_by`` is set to make the plan on another
+    machine. If the config has an old engine, its run is planned too, for the estimate that the plan shows.
     """
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 
@@ -225,9 +232,9 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
 def _old_answered_workloads(run: RunState, begun: Plan | None) -> frozenset[str]:
     """Return the names of workloads with an earlier engine's answers.
 
-    They are the workloads that the baseline of ``--specdec-against`` answered: unless the config has a scorer, which the planner looks at,
-    this run's baseline scores those answers too. A run that is resumed or continued keeps the workloads of its plan, ``begun``. Empty
-    without an earlier run.
+    They are the workloads that the baseline of the run of ``--specdec-against`` answered. This run's baseline scores those answers too,
+    to show changes by an upgrade; the planner sees to configs with a scorer of their own. A run that is resumed or continued keeps the
+    workloads of its plan, ``begun``. Empty without an earlier run.
     """
     if begun is not None:
         return frozenset(task.workload for boot in begun.boots for task in boot.scores if task.arm == OLD_BASELINE)

@@ -1,4 +1,7 @@
-"""Command lines to type next, with paths as the invocation directory sees them."""
+"""Command lines to type next, with paths as the invocation directory sees them.
+
+A run is one capture of answers and its verdicts, in a directory. A replay judges it again; resuming or continuing it captures more.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def as_typed(path: Path, config: pytest.Config) -> str:
     """Return ``path`` as a user would type it.
 
     It is relative to the invocation directory, unless it lies two or more folders up from there. For the folder of an unpacked run,
-    and for that of a group in it, it is the path of the archive.
+    and for that of a matrix's group in it (``RUN/groups/NAME``), it is the path of the archive.
     """
     archives = config.stash[SETTINGS].archives
     path = archives.get(path) or archives.get(path.parent.parent, path)
@@ -59,7 +62,7 @@ def next_steps(config: pytest.Config, run: Path, whole: Path) -> Commands:
 def replay_of(item: pytest.Item, run: Path) -> str:
     """Return the command to judge one test's stored answers again, without a server.
 
-    A test of the package's own suites is named by its module, any other one by its file.
+    A test of the package's own suites is named by its module, any other one by its file. ``::TEST[PAIR]`` of its node id follows that.
     """
     module = str(getattr(getattr(item, "module", None), "__name__", ""))
     file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs_option(item.config), as_typed(item.path, item.config)]

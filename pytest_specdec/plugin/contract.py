@@ -1,4 +1,8 @@
-"""The contract of an engine's adapter: its suite, run on the servers of a config, a line for each claim as it comes."""
+"""The contract of an engine's adapter: its suite, run on the servers of a config, a line for each claim as it comes.
+
+An adapter is the code for one engine. A claim is a statement of it on the engine's servers, checked by one test. An arm is the baseline or
+a variant, which speculates; its server is visited to check the claims.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +37,14 @@ class ContractPrinter:
         """Of servers that could not be visited."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Deselect the tests of other variants."""
+        """Deselect the tests of other variants; those of the baseline have no pair."""
         items[:] = [item for item in items if marker.pair_name(item) in {"", self._variant}]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Print one line for the claim of a finished test.
 
-        A claim is a property of the report, added by the contract's suite: arm, name, outcome and evidence. A failed report without a
-        claim is recorded as an error.
+        A claim is a property of the report, added by the contract's suite: arm, name, outcome and evidence. The outcome of a claim that
+        fails its test is printed in capitals. A failed report without a claim is recorded as an error.
         """
         claim = dict(report.user_properties).get("claim")
         if not isinstance(claim, dict):

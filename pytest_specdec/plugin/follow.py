@@ -1,4 +1,8 @@
-"""Follow a capture that another process of the session runs: its plan, its progress and its end."""
+"""Follow a capture that another process of the session runs: its plan, its progress and its end.
+
+Under pytest-xdist one worker captures, into a run directory with the id of the session, and the controller prints what it reads there. The
+old engine of a config with two, that in use, is captured first, by a pytest session of its own.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +41,14 @@ def is_of(root: Path, session: str) -> bool:
 def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, session: str) -> None:
     """Print the plan, then the progress of another process's capture in ``root``.
 
-    The progress is read anew every ``every_s`` seconds. Returns when the capture of ``session`` has ended, or when ``over`` is set at the
-    end of the session.
+    The progress is read anew every ``every_s`` seconds: the last step, or that of the old engine as long as there is none. Returns when the
+    capture of ``session`` has ended, or when ``over`` is set at the end of the tests.
     """
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)
     for line in plan_lines(run_documents.read_plan(directory), config, root, replayed=False):
         ticker.say(line)
-    is_late = over.is_set()  # then the line of test dots was ended above
+    is_late = over.is_set()  # the tests were over already, and the line of their dots was ended above
     while _final_status(directory, session) is None and not over.wait(every_s):
         for step in run_documents.read_progress(directory)[-1:] or old_engine.read_progress(root):
             ticker(step)

@@ -1,6 +1,8 @@
 """Groups of a matrix captured side by side: each by a session of its own, on devices that are locked for it.
 
-These sessions capture into the directories of the groups and judge nothing.
+These sessions capture into the directories of the groups and judge nothing. A group is the part of a matrix that shares one baseline; it
+has one run, called as the group. A job is a group still to capture, with its number of devices and estimated seconds. A slot is the time
+that a job has on certain devices, and a lease is the lock on them.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
 
 
 def _describe(jobs: Sequence[Job], usable: AvailableDevices) -> str:
-    """Return the line about groups, devices and minutes."""
+    """Return the line about the groups to capture, their devices and the time needed."""
     slots = devices.schedule(jobs, usable.devices)
     what, end_s = "devices" if usable.accelerators else "places on the CPU", max(slot.end_s for slot in slots)
     return f"specdec: {len(jobs)} groups, at most {devices.most_at_once(slots)} at once, on {what} {usable.names}: about {clock(end_s)}"
@@ -97,7 +99,11 @@ class _GroupSession:
 
 
 class _GroupSessions:
-    """Starts a session for each group as devices come free, and follows them all."""
+    """Starts a session for each group as devices come free, and follows them all.
+
+    ``_waiting`` are the jobs that no session has begun, ``_sessions`` those at work. ``_holders`` are the other captures seen to hold the
+    devices when no session could begin.
+    """
 
     def __init__(
         self, runs: Sequence[RunState], jobs: Sequence[Job], usable: AvailableDevices, ticker: Ticker, config: pytest.Config
@@ -220,8 +226,8 @@ class _GroupSessions:
     def _check_blocked(self) -> None:
         """Report the other captures that hold the devices, while no group is at work.
 
-        The waiting groups are given up once the same captures have held the devices for an hour (``locks.MAX_WAIT_S``). Their runs then say
-        why.
+        The waiting groups are given up once the same captures have held the devices for an hour (``locks.MAX_WAIT_S``). The reason is then
+        written into their runs.
         """
         if self._sessions or not self._waiting:
             self._blocked_since_s = None

@@ -1,4 +1,8 @@
-"""What a session is handed by the one that started it, and where its run is: a worker's by its controller, a group's by its matrix."""
+"""What a session is handed by the one that started it, and where its run is: a worker's by its controller, a group's by its matrix.
+
+Workers and their controller are processes of pytest-xdist. A matrix of settings has a run for each group of them, which a session of its
+own may capture.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,7 @@ def root(config: pytest.Config) -> Path:
 def _unused_folder(folder: Path, name: str) -> Path:
     """Return an unused path for a run in ``folder``.
 
-    Its name has the time and random digits. The digits keep sessions of the same second apart: no folder is made before
-    the capture that could reserve the name.
+    After ``name`` come the time and random digits. The digits keep sessions of the same second apart: the folder that would reserve the
+    name is made only when the capture begins.
     """
     return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

@@ -1,4 +1,8 @@
-"""Judgements on their way from a test, maybe in a worker, to the summary: JSON in properties of pytest's test reports."""
+"""Judgements on their way from a test, maybe in a worker, to the summary: JSON in properties of pytest's test reports.
+
+A judgement is what a test comes to: pytest's outcome, and a verdict on a speculative server's answers to a workload, by one family of
+checks. It is due if the run's plan expects it. Reports carry due judgements, verdicts that the test checked, and errors of this plugin.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +90,8 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
 
     ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
     error. Judgements come with the report of the call, or of a setup that failed or was skipped; a teardown that failed by a verdict gives
-    all judgements of its test again. Empty for any other report, such as of a subtest, for a test that runs again, and for one without a
-    due judgement.
+    all judgements of its test again. Empty for any other report, such as of a subtest, for a test that runs again (its outcome is none of
+    pytest's own, ``_FINAL``), and for one without a due judgement.
     """
     ends_test = report.when == "call" or (report.when == "setup" and not report.passed)
     is_over = ends_test and report.outcome in _FINAL and not is_of_subtest(report)
@@ -115,9 +119,10 @@ def due_judgements(carried: Sequence[tuple[str, object]]) -> dict[str, DueJudgem
 
 
 def missing_judgement(nodeid: str, due: DueJudgement, report: pytest.TestReport | None) -> JudgementResult:
-    """Return the error for a due judgement that was never made.
+    """Return the judgement, an error, for a due one that was never made.
 
-    ``report`` is that of its test's failure, such as the end of a worker process; None if the session ended before the test did.
+    ``due`` is that of the test ``nodeid``. ``report`` is on the test's failure, such as the end of its worker process; None if the session
+    ended before the test did. Its crash, where pytest has one, gives a shorter message than its whole text.
     """
     reason = "its test came to no end; --specdec-replay judges the same answers again"
     if report is not None:
@@ -149,7 +154,7 @@ def left_out_judgements(carried: Sequence[tuple[str, object]]) -> set[LeftOutJud
 def left_out_notes(left_out: Iterable[LeftOutJudgement]) -> tuple[str, ...]:
     """Return a note per reason for leaving out judgements.
 
-    It lists family and workload of each of them, once for all pairs.
+    It lists family and workload of each of them, once for all pairs of a baseline and a speculative variant.
     """
     by_reason: dict[str, list[str]] = {}
     for why, what in sorted({(judgement.why, judgement.what) for judgement in left_out}):
@@ -176,10 +181,10 @@ def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
 
 
 def _pytest_outcome(report: pytest.TestReport, properties: _Properties) -> PytestOutcome:
-    """Return pytest's outcome of the test, but ERROR for a failure without a failed check.
+    """Return pytest's outcome of the test, with ERROR for some failures.
 
-    Such are a failed setup, an unchecked verdict and an exception of the test itself. An expected failure (xfail) counts as skipped,
-    as in pytest's own reports.
+    ERROR is for those without a failed check: a failed setup, an error of this plugin such as an unchecked verdict, and an exception of the
+    test itself. An expected failure (xfail) counts as skipped, as in pytest's own reports.
     """
     if report.failed and (report.when == "setup" or properties.errors or not _is_failed_check(report)):
         return PytestOutcome.ERROR
@@ -217,8 +222,8 @@ def _crash_message(report: pytest.TestReport) -> str:
 def _is_failed_check(report: pytest.TestReport) -> bool:
     """Return True if a failed test may have failed by a check.
 
-    A check is an assertion, or ``pytest.fail`` other than that of pytest-timeout. Without pytest's message any failure may be one, except
-    the pass of a test that a strict xfail mark expects to fail.
+    A check is an assertion, or ``pytest.fail`` other than that of pytest-timeout; their messages begin in certain ways (``_CHECKS``). A
+    failure without a message may be one too, but the unexpected pass of a test with a strict xfail mark is none.
     """
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
@@ -235,7 +240,8 @@ def _skip_reason(report: pytest.TestReport) -> str:
 def _xfail_reason(report: pytest.TestReport) -> str:
     """Return the reason of a test's expected failure, in the form of a waiver.
 
-    The form is ``xfail: REASON``. The reason is given too if a test passed in spite of a strict xfail mark; empty for any other outcome.
+    A waiver is a config's statement of a known failure; here it is ``xfail: REASON``. The reason is given too if a test passed in spite of
+    a strict xfail mark; empty for any other outcome.
     """
     if _is_unexpected_pass(report):
         reason = report.longreprtext.removeprefix(_XPASS).strip()
@@ -280,7 +286,7 @@ def _last_judgement(last: JudgementResult, test: JudgementResult, xfail: str, *,
     """
     if last.result is PytestOutcome.WAIVED and test.result is PytestOutcome.SKIPPED:
         return last  # pytest reports a failure waived by the config as skipped
-    if xfail and last.has_fault:
+    if xfail and last.has_fault:  # the engine failed, as the mark expects
         return replace(last, result=PytestOutcome.WAIVED, waiver=xfail)
     if xfail and _is_red(test):
         # A strict mark fails a test that passed: the mark is no longer needed.

@@ -1,4 +1,8 @@
-"""Live servers: what people's own tests are given, each server booted once, before the clock of the first test that needs it."""
+"""Live servers: what people's own tests are given, each server booted once, before the clock of the first test that needs it.
+
+An arm is the baseline or a variant of it, which speculates; it has one server. Sessions lock the devices that they use, and the machine:
+alone to measure speed, else shared.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +79,8 @@ def register(config: pytest.Config, run: RunState, items: Sequence[pytest.Item])
 def _check_placement(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
     """Raise PlanError if the tests' servers cannot run in this session.
 
-    Under xdist each worker would boot servers of its own. A test cannot use two servers if only one runs at a time.
+    Under xdist each worker would boot servers of its own. A test cannot use two servers if only one runs at a time, as the config or the
+    machine may have it (``placement``).
     """
     if hasattr(config, "workerinput"):
         what = "live servers are not shared between workers"
@@ -100,7 +105,11 @@ def _check_placement(config: pytest.Config, run: RunState, items: Sequence[pytes
 
 
 class LiveServers:
-    """Registered when selected tests ask for a live server."""
+    """Plugin to boot the live servers of selected tests, and to stop them.
+
+    ``_arms`` has the servers that run, and ``_errors`` why one did not boot, both by arm. ``_plan`` has the boot of each arm; None in a
+    replay, which judges stored answers and boots nothing. ``timed`` servers get the config's settings for measuring speed.
+    """
 
     def __init__(self, config: pytest.Config, run: RunState) -> None:
         self.timed = True
@@ -150,7 +159,7 @@ class LiveServers:
 
         The test holds the lock of the machine, since its requests would change the times of a session that measures speed. Sessions that
         measure none share the lock; a test with the fixture ``benchmark`` holds it alone. A test that gets no lock in time fails in its
-        setup.
+        setup (``_lock_error``).
         """
         with ExitStack() as exit_stack:
             self._lock_error = ""
@@ -203,7 +212,7 @@ class LiveServers:
         return LiveServer(url=f"{setup.url}/v1", model=server.model, api_key=setup.api_key or _NO_KEY, headers=setup.headers)
 
     def stop(self) -> None:
-        """Stop every server and release the devices."""
+        """Stop every server, even if stopping one fails, and release the devices."""
         with self._held, ExitStack() as exit_stack:
             for arm in self._arms.values():
                 exit_stack.callback(arm.stop, arm.recipe.stop_s)
@@ -212,7 +221,8 @@ class LiveServers:
     def _needed_arms(self, item: pytest.Item) -> tuple[str, ...]:
         """Return the arms with a server to boot for ``item``.
 
-        They are the arms that it requests, without those whose server runs or has failed to boot. Empty if the test will not run.
+        They are the arms that it requests, without those whose server runs or has failed to boot. Empty if the test will not run: in a
+        replay, under --setup-plan or with a mark ``skip``.
         """
         will_not_run = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
         return () if will_not_run else tuple(arm for arm in _requested_arms(item) if arm not in self._arms and arm not in self._errors)
@@ -289,13 +299,14 @@ class LiveServers:
         with ExitStack() as exit_stack:
             exit_stack.enter_context(devices.restrict(self._run.config.limits.devices))
             self._take_lock(exit_stack, partial(devices.hold, self._run.config))
-            self._held = exit_stack.pop_all()
+            self._held = exit_stack.pop_all()  # beyond this block, since nothing failed
         self._holds_devices = True
 
     def _take_lock(self, exit_stack: ExitStack, lock: Callable[[float, Callable[[], None]], AbstractContextManager[None]]) -> None:
         """Hold ``lock`` until ``exit_stack`` is closed.
 
-        Raises LeaseError once all tests together have waited for as long as a session may; a lock that is free is taken even then.
+        ``lock`` gets the seconds to wait, and a function to call meanwhile; none is needed here. Raises LeaseError once all tests together
+        have waited for as long as a session may; a lock that is free is taken even then.
         """
         began_s = time.monotonic()
         try:

@@ -1,4 +1,8 @@
-"""The marker of a test: which workload is sent and as which family its answers are judged."""
+"""The marker of a test: which workload is sent and as which family its answers are judged.
+
+A workload is a named list of requests. A family is a kind of judgement: ``greedy`` for answers at temperature 0, ``sampling`` above it, and
+others. A depth (smoke, standard, deep) takes more or fewer of the requests.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,8 @@ class SpecdecMark:
 def is_ours(item: pytest.Item) -> bool:
     """Return True if a test judges captured answers.
 
-    Such a test has the mark, or uses the fixture ``specdec_pair`` without a live server; :func:`read` reports the missing
-    mark then.
+    Such a test has the mark. One that uses the fixture ``specdec_pair`` without a live server counts too: its mark is missing, which
+    :func:`read` reports.
     """
     return item.get_closest_marker("specdec") is not None or ("specdec_pair" in _fixture_names(item) and not live_fixtures(item))
 
@@ -64,7 +68,8 @@ def check_live(item: pytest.Item) -> None:
 def read(item: pytest.Item) -> SpecdecMark:
     """Return the ``specdec`` mark of a test.
 
-    Raises pytest.UsageError, with the test's place, if the mark is missing or invalid.
+    The judge is given all answers of a variant (``whole_run``) if the test uses ``specdec_captured_run``. Raises pytest.UsageError, with
+    the test's place, if the mark is missing or invalid, or if its test uses not exactly one of the two fixtures with answers.
     """
     mark = item.get_closest_marker("specdec")
     if mark is None:

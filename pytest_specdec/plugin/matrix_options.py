@@ -1,4 +1,7 @@
-"""The options of a matrix: which cells, by an expression or as one of several shards, and the cluster that captures them."""
+"""The options of a matrix: which cells, by an expression or as one of several shards, and the cluster that captures them.
+
+A matrix is a config with several values for some settings. A cell has one value of each, and groups are the cells with the same baseline.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | Non
             names = " nor ".join(f"{index} and {total}" for index, total, _ in _SHARD_VARIABLES)
             msg = f"{option}=auto: found neither {names} in the environment; expected a parallel job of Buildkite or GitLab, or I/N"
             raise pytest.UsageError(msg)
-        index_name, total_name, added = parallel
+        index_name, total_name, added = parallel  # added: 1 for a CI system that counts its jobs from 0
         index, total = environ[index_name], environ[total_name]
         source = f"{index_name}={index} and {total_name}={total}"
         number = int(index) + added if index.isdecimal() else index  # any other text fails below

@@ -1,4 +1,8 @@
-"""A session of a matrix: which cells it runs, and the state of an ordinary run for each group of them."""
+"""A session of a matrix: which cells it runs, and the state of an ordinary run for each group of them.
+
+A matrix is a config with several values for some settings; each combination is a cell, a variant to judge against its baseline. The cells
+with the same baseline are a group, captured as one run in a folder of the matrix's run directory. A shard is a part of the cells.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +45,9 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     """Return the state of a run for each group of the cells that the session runs.
 
     ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Each gets a part of
-    the session's deadline, in proportion to its arms. The session of one group has that group's state alone, and may capture for the
-    seconds that it was handed. Raises ConfigError for options that a matrix does not take, and RunError if the run to resume is none of a
-    matrix.
+    the session's deadline, in proportion to its arms, the servers that it captures. A session that another one started for one group has
+    that group's state alone, and may capture for the seconds that it was handed. Raises ConfigError for options that a matrix does not
+    take, and RunError if the run to resume is none of a matrix.
     """
     settings, root = config.stash[SETTINGS], handover.root(config)
     _check_options(settings, path)
@@ -156,7 +160,7 @@ def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
 def _compare_runs(stored: MatrixRun, current: MatrixRun) -> Iterator[str]:
     """Yield a text for each difference between the run to resume and this session's.
 
-    The first thing that parts of one run must share comes first, then the captured cells.
+    First comes one in what even the shards of a run have in common, such as the config, then one in the cells to capture.
     """
     difference = find_difference(current, stored)
     if difference is not None:
@@ -174,7 +178,8 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
     from pytest_specdec.report import matrix as matrix_report  # noqa: PLC0415 - only a session that judges pays for it
 
     by_name = {name: runs.get(folder) for name, folder in matrix_run.directories(root, run).items()}
-    session_runs = run_state.runs_or_error(config)  # under xdist the controller makes its own, which know of no refusal
+    # A refusal is the reason for not judging a group. Under xdist the controller makes states of its own, which know of none.
+    session_runs = run_state.runs_or_error(config)
     refusals = {} if isinstance(session_runs, str) else {state.root.name: state.refusal for state in session_runs.states if state.refusal}
     return matrix_report.make(run, by_name, directory=commands.as_typed(root, config), refusals=refusals)
 
@@ -182,8 +187,8 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
 def write_report(config: pytest.Config, folder: Path | None, report: MatrixReport, secrets: Secrets) -> tuple[str, ...]:
     """Write the report of a matrix; return the lines to print on it.
 
-    Nothing but the step summary is written without a ``folder``. ``secrets`` are those of the groups; they are masked, and those of the
-    matrix's config too.
+    Nothing but GitHub's step summary is written without a ``folder``. ``secrets`` are those of the groups; they are masked, and those of
+    the matrix's config too.
     """
     if _CONFIG in config.stash:
         secrets = Secrets.union((secrets, variables.secrets_of(config.stash[_CONFIG].text)))
@@ -214,7 +219,7 @@ def _settings_to_resume(settings: Settings, root: Path) -> Settings:
 def _check_options(settings: Settings, path: Path) -> None:
     """Raise ConfigError for an option that a matrix does not take.
 
-    Such options name one run to continue, or one engine to judge.
+    Such options name one run to continue, where a matrix has several, or one engine to judge.
     """
     named = {"--specdec-continue": settings.continued, "--specdec-engine": settings.engine}
     option = next((option for option, value in named.items() if value), None)
@@ -250,7 +255,8 @@ def _select_groups(settings: Settings, config: MatrixConfig) -> Sequence[Group]:
 def _state(config: pytest.Config, settings: Settings, matrix_config: MatrixConfig, root: Path, group: Group) -> RunState:
     """Return the state of a group's run.
 
-    If the session resumes the matrix's run, so is the group's; one that was not begun is captured from the start.
+    If the session resumes the matrix's run, the group's is resumed too; one that was not begun is captured from the start. The state has
+    the number of all cells of the matrix, over which the false-alarm budget is split.
     """
     folder = matrix_run.group_directory(root, group.name)
     is_resumed = settings.resume is not None and RunDirectory(folder).plan.is_file() and run_documents.has_begun(RunDirectory(folder))

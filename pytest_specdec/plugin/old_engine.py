@@ -1,6 +1,7 @@
 """The engine in use, of a config with ``engines``: captured and judged by a pytest session of its own, before the new engine.
 
-Its run is a run directory like any other, in the folder ``old`` of this one's.
+Its run is a run directory like any other, in the folder ``old`` of this one's. An arm is a server by its role: the baseline, or a variant,
+which speculates.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def is_judged(old: Path) -> bool:
 
 
 def why_missing(root: Path) -> str:
-    """Return the reason for a missing run of the old engine.
+    """Return the reason for a missing run of the old engine, in the run ``root``.
 
-    It has the last lines of that engine's session. Empty if there is a run to compare with.
+    It has the last lines of that engine's session. Empty if that session wrote its report: there is a run to compare with.
     """
     directory = RunDirectory(root)
     if RunDirectory(directory.old).run.is_file():

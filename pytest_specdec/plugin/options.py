@@ -196,13 +196,13 @@ def _parse_day(text: str) -> date:
 
 
 def _parse_duration(text: str) -> float:
-    """Return the seconds of a duration such as ``90``, ``10m`` or ``1h30m``.
+    """Return the seconds of a duration such as ``90`` (seconds), ``10m`` or ``1h30m``.
 
     Raises argparse.ArgumentTypeError for any other text, and for a duration of 0.
     """
     amounts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text if text[-1:] in "hms" else f"{text}s")
     seconds = sum(float(count) * _SECONDS[unit] for count, unit in amounts)
-    # the amounts found have to be all of the text
+    # the amounts have to be all of the text, but for the last "s", which may be left out
     if not seconds or "".join(count + unit for count, unit in amounts).removesuffix("s") != text.removesuffix("s"):
         msg = f"expected seconds, or a duration such as 90s, 10m or 1h30m; found {text!r}"
         raise argparse.ArgumentTypeError(msg)
@@ -212,8 +212,8 @@ def _parse_duration(text: str) -> float:
 def resolve(config: pytest.Config) -> Settings:
     """Return the settings of a session.
 
-    The command line overrides the ini key, and that overrides the default. Raises pytest.UsageError for an invalid value
-    and for options that exclude each other.
+    The command line overrides the ini key, and that overrides the default. A stored run named by its archive is unpacked, and ``archives``
+    then has both paths. Raises pytest.UsageError for an invalid value and for options that exclude each other.
     """
     _check_empty(config)
     config_name, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
@@ -256,7 +256,7 @@ def resolve(config: pytest.Config) -> Settings:
 
 
 def _check_empty(config: pytest.Config) -> None:
-    """Raise pytest.UsageError for an option of ``_NAMING`` with an empty value.
+    """Raise pytest.UsageError for an option of ``_NAMING`` (paths, names and the like) with an empty value.
 
     An unset shell variable gives such a value; the default would then judge something else than was meant.
     """
@@ -301,7 +301,8 @@ def _stored_run(config: pytest.Config, option: str, archives: dict[Path, Path]) 
 def _replayed_run(config: pytest.Config, archives: dict[Path, Path]) -> Path | None:
     """Return the run directory to replay; None if none is named.
 
-    If the option names the folder of a repro, it is the run inside that folder. Raises pytest.UsageError if the folder holds no run.
+    In a repro, a folder with one wrong answer and the part of its run behind that, the run lies one folder deeper. Raises pytest.UsageError
+    if the folder holds no run.
     """
     folder = _stored_run(config, "--specdec-replay", archives)
     if folder is None or _holds_run("--specdec-replay", folder):
@@ -356,7 +357,8 @@ def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
 def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None]) -> None:
     """Raise pytest.UsageError if the run to resume or continue is no stored run.
 
-    The error is also raised if one of the ``others``, options that name another run directory, is given too.
+    ``run`` is the value of ``option``. ``others`` are the values of options that name another run directory: none of these may be given
+    too. Without ``run`` nothing is checked.
     """
     _check_stored_run(option, run)
     for name, other in others.items():
@@ -419,8 +421,8 @@ def _boot_count(count: int | None, replay: Path | None) -> int | None:
 def _updates_baselines(count: int, replay: Path | None) -> bool:
     """Return True if the baseline file is to be updated.
 
-    Raises pytest.UsageError in a replay, whose run is in the file already. Under CI it is also raised unless the option is
-    given twice, so that a CI job does not move its own gates by accident.
+    ``count`` says how often the option was given. Raises pytest.UsageError in a replay, whose run is in the file already. Under CI it is
+    also raised unless the option is given twice, so that a CI job does not move its own gates by accident.
     """
     if count and replay:
         msg = "--specdec-update-baselines: found --specdec-replay; expected a new run: a stored run is in the file already"

@@ -41,7 +41,7 @@ class Ticker:
     def __call__(self, now: Progress, run: str = "") -> None:
         """Show the progress ``now`` of a run through pytest's terminal reporter.
 
-        ``run`` is its name among several runs at once.
+        ``run`` is its name among several runs at once. Where the step began is noted too, to show its rate.
 
         On a terminal one line is rewritten in place. Elsewhere, as in CI, a new line is written at a boot's first step and then every
         ``EVERY_S`` seconds. A text that is no step of a boot gets a line that stays.

@@ -1,6 +1,7 @@
 """Repeats: what a count of wrong tokens leaves open is asked again in the same run, before its tests are judged.
 
-A fault comes back, a jump of the numbers does not.
+A fault of the engine comes back. A jump, a rare and harmless change of the numbers as when experts of a mixture flip, does not. A judgement
+is a verdict on a pair, the baseline and one speculative variant, for one workload.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> S
     """Send the requests behind suspicious counts again; return the last status.
 
     A count of wrong tokens is suspicious if it is high for noise and too low for an alarm. While there is such a count, its workload is
-    added to the run's plan once more and ``capture`` carries that out, ``ROUNDS`` times at most. ``status`` is that of the capture so far.
+    added to the run's plan once more, with the same requests, as a numbered round. ``capture`` carries that out, ``ROUNDS`` times at most.
+    ``status`` is that of the capture so far.
 
     Nothing is sent again at smoke depth, under a deadline, or if the run is incomplete. Nor is it if the servers' kernels
     are exact, since one wrong token is proof then.
     """
     if run.plan.depth is Depth.SMOKE or run.settings.deadline_s is not None:
         return status
-    # ``decode`` is the baseline's calibration, the same for every pair.
+    # ``decode`` is the baseline's calibration, its noise as measured in the run: the same for every pair.
     if kernel_noise(run.calibrations(run.plan.pairs[0].name).decode).exact:
         return status
     for _ in range(ROUNDS):
@@ -63,8 +65,8 @@ def _open_judgements(run: RunState) -> list[Judgement]:
 def _is_open(run: RunState, judgement: Judgement) -> bool:
     """Return True if the judge finds the answers so far suspicious.
 
-    It calls them so at lower evidence than in the test, since asking again costs time alone. False if the answers cannot be read; their
-    test reports that.
+    It calls them so at lower evidence than in the test (``repeatable``), since asking again costs time alone. False if the answers cannot
+    be read; their test reports that.
     """
     try:
         measured = stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair))

@@ -1,4 +1,8 @@
-"""Report formats at work: those that a session writes, their files in the run directory, run.json read back, benchmarks."""
+"""Report formats at work: those that a session writes, their files in the run directory, run.json read back, benchmarks.
+
+A Run has the verdicts of one run and all else that reports show. A format renders it as the text of one file, its ``target``. A matrix of
+settings has a run for each group of them. Of the failures with one cause one leads, and the others follow.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,7 @@ def _load_or_refuse(name: str) -> FileFormat:
 
 
 def load_format(name: str) -> FileFormat:
-    """Return the format called ``name``, of this package or another one.
+    """Return the format called ``name``, found by its entry point in this package or another one.
 
     Raises SpecdecError if there is none or more than one, if it cannot be loaded, or if it writes no file.
     """
@@ -191,7 +195,7 @@ def withhold_speeds(config: pytest.Config, run: Run) -> None:
 def point_to_leaders(config: pytest.Config, run: Run) -> None:
     """Name the leading failure in the JUnit case of each following failure.
 
-    Of the failures with one cause one leads and the others follow. Nothing is done in a session without a JUnit file.
+    The session's cases are still in memory, since pytest writes the file later. Nothing is done in a session without a JUnit file.
     """
     log = config.stash.get(xml_key, None)
     pointers_by_case = {} if log is None else junit.pointers(run, log.prefix or "")
@@ -220,10 +224,9 @@ def describe_matrix(config: pytest.Config, run_class: RunClass) -> None:
 
 
 def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> None:
-    """Replace the text of each following failure by a pointer.
+    """Replace the text of each following failure by a pointer to the leading one.
 
-    The pointer names the leading failure, the one shown in full of all that have the same cause. ``reports`` are those of the failed
-    tests, by node id.
+    pytest then prints only the leading failure in full. ``reports`` are those of the failed tests, by node id.
     """
     for nodeid, pointer in run.pointers.items():
         if nodeid in reports:

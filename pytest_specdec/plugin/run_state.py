@@ -1,4 +1,9 @@
-"""The state of a run in one process: config, plan, run directory, gates, and where the run is kept."""
+"""The state of a run in one process: config, plan, run directory, gates, and where the run is kept.
+
+A run captures the answers of a baseline and of its variants, which speculate, and judges each variant with the baseline as a pair. A replay
+judges a stored run again. A matrix of settings has a run for each group of them. A gate is a limit on a figure, such as a least speedup; a
+run's predecessor is the earlier run that it is compared with.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +48,8 @@ if TYPE_CHECKING:
 class RunState:
     """The state of a run at each stage of the session.
 
-    The config is there from the first test of ours on, the plan after collection, the run after capture.
+    The config is there from the first test of ours on, the plan after collection, the run in ``root`` after capture. ``settings`` are the
+    session's options; in them, ``taken_up`` is the stored run to resume or continue.
     """
 
     def __init__(self, settings: Settings, config: Config, *, root: Path, plan: Plan | None, warnings: tuple[str, ...]) -> None:
@@ -179,8 +185,8 @@ class RunState:
     def gates(self) -> tuple[Gate, ...]:
         """The gates of the config, its golden file and this machine's baseline file.
 
-        They are read once. Unless this is a replay, the baseline file is first copied into the run, so that a later replay is judged by
-        the same gates.
+        A golden file has published figures, a baseline file those of earlier runs. They are read once. Unless this is a replay, the
+        baseline file is first copied into the run, so that a later replay is judged by the same gates.
         """
         if self._gates is None:
             environment = run_documents.read_environment(self.directory)
@@ -303,8 +309,8 @@ def check_earlier(earlier: Path) -> None:
 def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
     """Return the state for judging a stored run again, with its plan.
 
-    ``settings`` name the run. Raises RunError or ConfigError if run, config or baseline file are invalid, and RunError if the run of a
-    matrix is named to compare it with.
+    ``settings`` name the run. Its config may be another one than at the capture. Raises RunError or ConfigError if run, config or baseline
+    file are invalid, and RunError if the run of a matrix is named to compare it with.
     """
     assert settings.replay is not None
     _check_one_predecessor(settings)
@@ -405,7 +411,8 @@ def _replayed_config(config: pytest.Config, replay: Path, plan: Plan) -> Config:
 def _replayed_plan(settings: Settings, config: Config, plan: Plan) -> Plan:
     """Return the stored plan, with golden floors of the replay's config.
 
-    The stored floors stay unless the command line names a config. Pairs that this config does not have then get no floor.
+    A golden floor is the least acceptance length by a published file. The stored floors stay unless the command line names a config. Pairs
+    that this config does not have then get no floor.
     """
     if not settings.config_given:
         return plan
@@ -426,8 +433,8 @@ def _config_path(config: pytest.Config) -> Path:
 def _lint_warnings(config: Config) -> tuple[str, ...]:
     """Return the warnings of the pair lint, with secrets masked.
 
-    The lint checks that the arms differ in speculation only; of a config with ``engines`` it checks each engine. Raises ConfigError if
-    it refuses the config. Secrets are masked in the error too, since a value may come from a variable.
+    The lint checks that baseline and variants differ in speculation only; of a config with ``engines`` it checks each engine (``builds``).
+    Raises ConfigError if it refuses the config. Secrets are masked in the error too, since a value may come from a variable.
     """
     mask = variables.secrets_of(config.text).mask
     try:

@@ -1,4 +1,8 @@
-"""The end of one run: its judgements gathered into a Run, its report files, its baseline file."""
+"""The end of one run: its judgements gathered into a Run, its report files, its baseline file.
+
+A judgement is the result of a test: a verdict on a pair, the baseline and a variant that speculates, for a workload and a family of checks.
+A baseline file has gates, limits on speed and the like by earlier runs on this machine. A matrix of settings has a run per group of them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ class _Predecessor:
 
 
 class RunSummary:
-    """Gathers what one run of the session has come to, and writes its files."""
+    """Gathers what one run of the session has come to, and writes its files; ``_whole`` is the matrix's directory, or its own."""
 
     def __init__(
         self,
@@ -106,7 +110,7 @@ class RunSummary:
         return against.with_upgrade(run, changes, self._as_typed(path))
 
     def _find_predecessor(self) -> _Predecessor | None:
-        """Return the run of ``--specdec-against``, or else that of the config's old engine.
+        """Return the run of ``--specdec-against``, or else that of the config's old engine, the one in use.
 
         A group of a matrix is compared with the earlier group that has most of its cells; an earlier matrix without any is an obstacle.
         Returns None if neither the command line nor the config names an earlier run.
@@ -185,7 +189,8 @@ class RunSummary:
     def _unused_notes(self, config: Config) -> tuple[str, ...]:
         """Return a note for each unused waiver and noise gate.
 
-        A waiver is unused if its judgement was not made, a gate on the noise of verify steps if no test judged greedy answers.
+        A waiver, which excuses a known failure, is unused if its judgement was not made. A gate on the noise of verify steps is unused if
+        no test judged greedy answers.
         """
         is_greedy_judged = any(judgement.family is Family.GREEDY for judgement in self._judgements)
         gates = () if is_greedy_judged else (gate for gate in config.gates if gate.figure == VERIFY_NOISE)
@@ -221,7 +226,7 @@ class RunSummary:
 
         Returns the lines to print, also on what is kept out of the file. The file is updated under ``--specdec-update-baselines``.
         Otherwise a candidate is written if there is no baseline file yet. Nothing is written without a folder, or if the run has no stored
-        environment, or for attached servers, whose machine is unknown.
+        environment, or for attached servers, whose machine is unknown. Unclean variants, with wrong or unjudged answers, are kept out.
         """
         settings, environment = self._settings, run.environment
         if environment is None or folder is None:
@@ -292,9 +297,9 @@ def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[Judge
 
 
 def _read_or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:
-    """Return the result of ``read``, or None.
+    """Return the document that ``read`` reads from a run directory, or None.
 
-    An unfinished capture may not have written the file.
+    An unfinished capture may not have written it.
     """
     try:
         return read(directory)

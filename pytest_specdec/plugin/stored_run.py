@@ -1,4 +1,8 @@
-"""A stored run, resumed or continued under the very plan, config, machine and variables that it was begun with."""
+"""A stored run, resumed or continued under the very plan, config, machine and variables that it was begun with.
+
+A resumed run gets what is missing of its plan. A continued run gets a round: further requests, or the same again, for open verdicts, those
+that more answers would settle. A pair is the baseline and a variant, which speculates.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class _OpenJudgement:
 def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) -> Plan:
     """Return the plan for resuming or continuing a stored run.
 
-    A resumed run keeps the stored plan. A continued run gets one more round: further requests for an inconclusive or suspicious sampling
+    A resumed run keeps the stored plan. The round of a continued run has further requests for an inconclusive or suspicious sampling
     verdict, and the same requests again for a suspicious count of wrong tokens. ``workloads`` are those of the selected tests, with the
     requests of every depth. ``run`` has the plan of this session, made anew: it must be the one that the stored run was begun with.
 

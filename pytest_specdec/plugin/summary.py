@@ -1,4 +1,8 @@
-"""The end of a session: gather its judgements into runs, print the summary, write reports, set the exit code."""
+"""The end of a session: gather its judgements into runs, print the summary, write reports, set the exit code.
+
+A judgement is the result of a test that judges a speculative server's answers; a due one is expected of a selected test. A session has one
+run, or one for each group of a matrix of settings. A Run has the data of one run for its reports.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ def register(config: pytest.Config, root: Path, *, session: str, warnings: Mappi
 
 
 class SummaryPlugin:
-    """Registered where ``specdec`` tests will run: in the only process, or in the controller of several."""
+    """Plugin of the session's only process, or of the controller of several, to collect judgements and report on them."""
 
     def __init__(self, config: pytest.Config, root: Path, *, session: str, warnings: Mapping[Path, Sequence[str]] | None) -> None:
         self._config = config
@@ -92,8 +96,8 @@ class SummaryPlugin:
     def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
         """Return the status of an error already shown by another test.
 
-        Such an error is counted under its kind, such as ``invalid``, so that pytest does not print it again. None, for pytest's own
-        status, for any other report and with ``-v``.
+        Such an error is counted under its kind, such as ``invalid``, so that pytest does not print it again. Returns None for any other
+        report and with ``-v``: pytest's own status then stays.
         """
         kind = self._repeated.get(report.nodeid, "")
         is_listed = report.when == "setup" and report.failed and bool(kind) and not self._config.get_verbosity() > 0

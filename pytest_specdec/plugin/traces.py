@@ -72,8 +72,8 @@ class TracesPlugin:
     def _send(self, directory: Path, run: Run) -> str:
         """Send the spans of a run and return a line about it.
 
-        The line has the trace's id, or why nothing was sent. It is empty if the sampler left out every span, or if OpenTelemetry is not
-        installed. Progress of earlier sessions, as in a run that is resumed, gets no spans.
+        The line has the trace's id, that of its root span (the last one), or why nothing was sent. It is empty if the sampler left out
+        every span, or if OpenTelemetry is not installed. Progress of earlier sessions, as in a run that is resumed, gets no spans.
         """
         protocol = next(filter(None, map(self._environ.get, _PROTOCOLS)), _HTTP)
         if protocol != _HTTP:

@@ -1,4 +1,9 @@
-"""Verdicts in pytest: what a test is given, and the outcome that its verdict becomes."""
+"""Verdicts in pytest: what a test is given, and the outcome that its verdict becomes.
+
+A test's mark names a workload and a family of checks, whose judge gives a verdict on a pair: the baseline and a variant, which speculates.
+The control is the baseline booted again. It does not speculate, so that its failure is the setup's fault: the pair's verdict is invalid.
+A judgement, planned before anything boots, is a verdict to come to. An arm is one of these servers.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +62,11 @@ _FIXED = {
 def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config, row: FamilyRow) -> PytestOutcome:
     """Return pytest's outcome for a verdict on ``workload`` at ``depth``.
 
-    A refusal of a feature that ``config`` requires fails, also in a verdict that passes because all arms refuse a parameter alike. An
-    inconclusive or suspicious verdict fails; at smoke depth, or if the config allows it, it is skipped. A failure under a lossy config
-    is skipped if the verdict's family (``row``) asks for the baseline's distribution, which a lossy mode changes. An undecided speed
-    passes unless the config requires ``speed``. Any other refusal is skipped. ``_FIXED`` has the results of all other outcomes.
+    A refusal, a server's answer that it lacks a feature, fails if ``config`` requires the feature, also in a verdict that passes because
+    all arms refuse it alike. Any other refusal is skipped. An inconclusive or suspicious verdict fails; at smoke depth, which sends few
+    requests, or if the config allows it, it is skipped. A failure under a lossy config is skipped if the verdict's family (``row``) asks
+    for the baseline's distribution, which a lossy mode changes. An undecided speed passes unless the config requires ``speed``. ``_FIXED``
+    has the results of all other outcomes.
     """
     if verdict.outcome in {Outcome.PASS, Outcome.REFUSED} and _refused_features(verdict, workload).intersection(config.require):
         return PytestOutcome.FAILED
@@ -79,7 +85,7 @@ def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config
 def _refused_features(verdict: Verdict, workload: Workload) -> frozenset[str]:
     """Return the features that an arm refused.
 
-    They are those that the verdict names, or else, if it is REFUSED, all that the workload uses.
+    They are those that the verdict lists for some arm (``parameters``), or else, if it is REFUSED, all that the workload uses.
     """
     if verdict.parameters:
         return frozenset(name for effects in verdict.parameters.values() for name, effect in effects.items() if effect == _REFUSED)
@@ -114,7 +120,7 @@ def read_captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return the answers of ``pair`` to the workload of a test's mark.
 
     The test is skipped if the plan has no judgement for it. Its setup ends in an error if the answers are missing or, on a scored
-    workload, if the control fails: the baseline booted again. Verdicts on the answers are recorded, so that :func:`require_check`
+    workload, if the control fails. Verdicts on the answers are recorded, so that :func:`require_check`
     notices an unchecked one.
     """
     run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
@@ -132,8 +138,8 @@ def _read_stored(run: RunState, judgement: Judgement) -> Captured:
 def read_captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
     """Return the answers of ``pair`` to all workloads of the run.
 
-    The test's setup ends in an error if the answers to the workload of its mark are missing, or if the control fails: the baseline booted
-    again. Other missing workloads are listed in the result. Verdicts are recorded, so that :func:`require_check` notices an unchecked one.
+    The test's setup ends in an error if the answers to the workload of its mark are missing, or if the control fails. Other missing
+    workloads are listed in the result. Verdicts are recorded, so that :func:`require_check` notices an unchecked one.
     """
     run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
     captured_run = _read_or_refuse(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
@@ -212,8 +218,7 @@ def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read])
 def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:
     """End the test's setup as invalid if the control fails.
 
-    The control is the baseline booted again and does not speculate, so that its failure is the setup's fault. ``whole`` names workload
-    and family; ``measured`` is the judge's input, which may be the whole run.
+    ``whole`` names workload and family; ``measured`` is the judge's input, which may be the whole run.
     """
     outcome, text = _control_verdict(run, whole, measured)
     if outcome is Outcome.FAIL:
@@ -253,9 +258,9 @@ def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause:
 def check(item: pytest.Item, verdict: Verdict) -> None:
     """Turn a verdict into the outcome of the test.
 
-    The outcome is that of :func:`result_of`, unless a waiver of the config changes it. Verdict and outcome are attached to the test's
-    report. The test goes on after a pass; otherwise it is skipped, failed or, if waived, marked as an expected failure. Raises TypeError if
-    ``verdict`` is no Verdict.
+    The outcome is that of :func:`result_of`, unless a waiver, by which the config excuses a known failure, changes it. Verdict and outcome
+    are attached to the test's report, for the summary and a JUnit file. The test goes on after a pass; otherwise it is skipped, failed or,
+    if waived, marked as an expected failure. Raises TypeError if ``verdict`` is no Verdict.
     """
     __tracebackhide__ = True
     if not isinstance(verdict, Verdict):

@@ -1,4 +1,7 @@
-"""Waivers: what a known failure makes of a test's outcome, and why a waiver does not hold."""
+"""Waivers: what a known failure makes of a test's outcome, and why a waiver does not hold.
+
+A waiver is a config's statement: one judgement (family, workload, variant) fails by a certain bug, with certain words, until some day.
+"""
 
 from __future__ import annotations
 

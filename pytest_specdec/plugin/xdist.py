@@ -1,4 +1,7 @@
-"""Everything about pytest-xdist: the controller hands out one run directory and shows what its workers do there."""
+"""Everything about pytest-xdist: the controller hands out one run directory and shows what its workers do there.
+
+One worker captures, that is, boots servers and stores their answers; the others wait. A matrix of settings has a run directory per group.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def hand_over(config: pytest.Config, usage_error: str) -> bool:
 
 
 class Controller:
-    """Registered in the process that starts the workers."""
+    """Plugin of the process that starts the workers; they share its run directory and session id."""
 
     def __init__(self, config: pytest.Config, root: Path, session: str) -> None:
         self._config = config

@@ -1,4 +1,9 @@
-"""The answer of a run: is speculation safe, for correctness and for speed; faults, detectable faults, families not tested."""
+"""The answer of a run: is speculation safe, for correctness and for speed; faults, detectable faults, families not tested.
+
+A judgement is one test's result on one variant, which speculates, against the baseline, the same server without. It belongs to a family of
+tests, such as greedy or speed. Most have a verdict. A finding is one fault with all the failures that it explains. A waiver of the config
+expects a known failure. A lossy mode may change tokens by design. Speed does not count for variants with wrong tokens.
+"""
 
 from __future__ import annotations
 
@@ -48,20 +53,22 @@ BROKEN: Mapping[Family, str] = {
 def correctness(run: Run) -> CellText:
     """Return one line on correctness, by all families but speed.
 
-    In order of precedence: no test, faults, nothing judged at all or of a variant (all its judgements refused), judgements that could not
-    be made, suspicious evidence, no fault found (nothing new if a failure was waived) and what limits that. Faults that only miss a gate on
-    noise are named as such. A run that is compared with an earlier one is labelled SPECULATION: there the upgrade's headline speaks of the
-    baseline's own answers.
+    In order of precedence: no test, faults, nothing judged at all or of a variant (all its judgements refused by the server), judgements
+    that could not be made, suspicious evidence (high, but short of an alarm), no fault found (nothing new if a failure was waived) and what
+    limits that. Faults that only miss a gate on noise, by a verify kernel noisier than the config allows, are named as such: they make no
+    token wrong. The line of a run that is compared with an earlier one begins with SPECULATION, since the upgrade's headline above it
+    speaks of the baseline's own answers.
     """
     subject = "CORRECTNESS" if run.upgrade is None else "SPECULATION"
     results = [j for j in run.judgements if j.family is not Family.SPEED]
     if not results:
         return CellText(text=f"{subject}: not tested", tone=Tone.UNSURE)
-    red = [j for j in results if j.has_fault]
-    if red:
-        failure_kind = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in red) else "FAILED"
-        findings = sum(any(failure in red for failure in finding.failures) for finding in run.findings)
-        return CellText(text=f"{subject}: {failure_kind}, {findings} finding{'s' * (findings != 1)} ({_pair_names(red)})", tone=Tone.BAD)
+    faulty = [j for j in results if j.has_fault]
+    if faulty:
+        failure_kind = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in faulty) else "FAILED"
+        # A finding may be of speed alone: it is not counted here.
+        count = sum(any(failure in faulty for failure in finding.failures) for finding in run.findings)
+        return CellText(text=f"{subject}: {failure_kind}, {count} finding{'s' * (count != 1)} ({_pair_names(faulty)})", tone=Tone.BAD)
     any_judged = any(j.judged for j in results)
     if run.refusing or not any_judged:
         of_variants = f" of {', '.join(run.refusing)}: all refused" if any_judged else ""
@@ -80,12 +87,13 @@ def correctness(run: Run) -> CellText:
 def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
     """Return counts of waived, lossy, refused and undecided judgements in words; () without any.
 
-    A failure of a lossy mode has the outcome FAIL and no fault: its test is skipped, so that it is only reported.
+    They limit what the line "nothing wrong found" means. A failure of a lossy mode has the outcome FAIL and no fault: its test is skipped,
+    so that it is only reported.
     """
     waived = sum(j.result is PytestOutcome.WAIVED for j in results)
     lossy = sum(j.result is PytestOutcome.SKIPPED and j.verdict is not None and j.verdict.outcome is Outcome.FAIL for j in results)
     refused = sum(j.verdict is not None and j.verdict.outcome is Outcome.REFUSED for j in results)
-    undecided = sum(not j.judged for j in results) - refused
+    undecided = sum(not j.judged for j in results) - refused  # a refused one is not judged either
     return (
         *([f"{waived} known failure{'s' * (waived != 1)} waived"] if waived else []),
         *([f"{lossy} failure{'s' * (lossy != 1)} of a lossy mode reported"] if lossy else []),
@@ -118,20 +126,20 @@ def _describe_unjudged(failed: list[JudgementResult], count: int) -> str:
 def speed(run: Run) -> CellText:
     """Return one line on speed: above its gate, below it or undecided.
 
-    Variants with wrong tokens are named, and their speed is not counted, unless a verdict on speed has failed for them. The line is
-    then about the other variants, and its tone never good.
+    Variants with wrong tokens are named, and their speed is not counted: the speed of wrong tokens is no speed. A fault of their speed
+    itself is counted all the same. Where some are not counted, the line is about the other variants, and its tone never good.
     """
     results = [j for j in run.judgements if j.family is Family.SPEED]
-    slow = {j.pair for j in results if j.has_fault}
-    void = [j for j in results if j.pair in run.not_counted and j.pair not in slow]
-    if not void:
+    pairs_with_speed_fault = {j.pair for j in results if j.has_fault}
+    uncounted = [j for j in results if j.pair in run.not_counted and j.pair not in pairs_with_speed_fault]
+    if not uncounted:
         return _answer_on_speed(results)
-    counted_results = [j for j in results if j not in void]
+    counted_results = [j for j in results if j not in uncounted]
     if not counted_results:
-        return CellText(text=f"SPEED: {NOT_COUNTED} ({_pair_names(void)})", tone=Tone.UNSURE)
+        return CellText(text=f"SPEED: {NOT_COUNTED} ({_pair_names(uncounted)})", tone=Tone.UNSURE)
     counted_answer = _answer_on_speed(counted_results)
     return CellText(
-        text=f"{counted_answer.text}; {_pair_names(void)} {NOT_COUNTED}",
+        text=f"{counted_answer.text}; {_pair_names(uncounted)} {NOT_COUNTED}",
         tone=Tone.UNSURE if counted_answer.tone is Tone.GOOD else counted_answer.tone,
     )
 
@@ -139,17 +147,17 @@ def speed(run: Run) -> CellText:
 def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     """Return the answer on speed by ``results``, judgements of the speed family.
 
-    In order of precedence: no test, a fault, a judgement that could not be made, an undecided gate, no gate (no test if no speedup was
-    measured either), all gates met. The worst speedup is shown where all gates are met.
+    In order of precedence: no test, a fault, a judgement that could not be made, a gate without a decision, no gate (no test if no speedup
+    was measured either), all gates met. In the last case the lowest speedup is shown.
     """
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
-    red = [j for j in results if j.has_fault]
-    if red:
-        return CellText(text=f"SPEED: {_name_speed_faults(red)}", tone=Tone.BAD)
+    faulty = [j for j in results if j.has_fault]
+    if faulty:
+        return CellText(text=f"SPEED: {_name_speed_faults(faulty)}", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
-    # Drafting compared by kind of traffic has no gate.
+    # Drafting compared by kind of traffic has no gate, and so leaves none undecided.
     undecided = [j for j in results if not (_is_decided(j) or _compares_traffic(j))]
     if undecided:
         return CellText(text=f"SPEED: NOT GATED ({_pair_names(undecided)})", tone=Tone.UNSURE)
@@ -163,10 +171,10 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
 _MISSED_GATE = "BELOW ITS GATE"
 
 
-def _name_speed_faults(red: list[JudgementResult]) -> str:
-    """Return the faults of ``red``, each with its variants, missed gates first."""
+def _name_speed_faults(failed: list[JudgementResult]) -> str:
+    """Return the names of the faults of ``failed``, each with its variants, missed gates first."""
     by_name: dict[str, list[JudgementResult]] = {_MISSED_GATE: []}
-    for result in red:
+    for result in failed:
         by_name.setdefault(_name_speed_fault(result), []).append(result)
     return ", ".join(f"{name} ({_pair_names(results)})" for name, results in by_name.items() if results)
 
@@ -180,8 +188,8 @@ def _name_speed_fault(result: JudgementResult) -> str:
 def undecided_speed_lines(run: Run) -> Iterator[CellText]:
     """Yield one sentence for each reason for an undecided speed or drafting.
 
-    It names the variants and workloads with this reason, and what would settle them. Variants with wrong tokens are left out. Only verdicts
-    on speed and drafting have the outcome NOT_DECIDED.
+    It names the variants and workloads with this reason, and what would settle them. Variants with wrong tokens are left out, since their
+    speed does not count. Only verdicts on speed and drafting have the outcome NOT_DECIDED.
     """
     by_reason: dict[tuple[str, str], list[str]] = {}
     for j in run.judgements:
@@ -204,9 +212,9 @@ def fault_lines(run: Run) -> Iterator[CellText]:
 
 
 def fault_line(finding: SharedCause, subject: str) -> CellText:
-    """Return the sentence on one finding.
+    """Return the sentence on one finding: its kind, place, broken promise, name and tests.
 
-    ``subject`` names the variants, or counts the cells, that have it.
+    ``subject`` names the variants, or counts the cells, that have it. Kind and promise are those of its leader, the failure that names it.
     """
     leader = finding.leader
     text = f"{_kind_of_fault(leader)}: {subject}: {_broken_promise(leader)}: {finding.name} ({finding.tests})"
@@ -227,8 +235,8 @@ def waived_lines(run: Run) -> Iterator[CellText]:
 def _kind_of_fault(result: JudgementResult) -> str:
     """Return the word that begins a fault's line, WRONG or FAILED.
 
-    A fault's outcome is FAIL or NOT_SPECULATING. FAILED is for the latter, and for a missed gate on noise, which makes no token wrong.
-    WRONG is for all others, and without a verdict: an assertion of the test failed then.
+    FAILED is for a server that does not speculate, and for a missed gate on noise: neither makes a token wrong. WRONG is for all other
+    verdicts. It is also for a failure without a verdict: an assertion of the test failed then.
     """
     is_wrong = result.verdict is None or (result.verdict.outcome is Outcome.FAIL and not result.misses_noise_gate)
     return "WRONG" if is_wrong else "FAILED"
@@ -282,8 +290,8 @@ def detectable(run: Run) -> tuple[tuple[str, str], ...]:
 def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
     """Return the faults ruled out by each variant's largest judgements.
 
-    Of each family the judgement of most tokens counts, and only greedy and sampling are shown if the run judged either. A row has the
-    variants with the same text, and this text.
+    For a short report: of each variant and family only the passing judgement of most tokens counts. Only greedy and sampling are included
+    if the run judged either. A row has the variants with the same text, and this text: the faults that the judgement would have detected.
     """
     largest: dict[tuple[str, Family], Verdict] = {}
     for verdict in sorted(_sensitive_verdicts(run), key=_count_tokens):
@@ -301,7 +309,7 @@ def _count_tokens(verdict: Verdict) -> int:
 
 
 def _sensitive_verdicts(run: Run) -> list[Verdict]:
-    """Return the passing verdicts with stated detectable faults, uncounted speeds left out."""
+    """Return the passing verdicts with a text on detectable faults, speeds that do not count left out."""
     passed = (j.verdict for j in run.judgements if j.result is PytestOutcome.PASSED and not _is_void(run, j))
     return [verdict for verdict in passed if verdict is not None and verdict.outcome is Outcome.PASS and verdict.rules_out]
 

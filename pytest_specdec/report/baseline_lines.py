@@ -1,4 +1,8 @@
-"""How two baselines relate, line by line, as the comparison of two runs shows it."""
+"""How two baselines relate, line by line, as the comparison of two runs shows it.
+
+A baseline is a model served without speculation. The shift between two is the standard deviation, in nats, of one logit's difference after
+the same tokens. Noise is what differs between two boots or kernels of one build.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +33,16 @@ def _shorten(text: str) -> str:
 def shift_bound(change: BaselineChange | None) -> str:
     """Return the largest plausible shift between two baselines: ``0.0012 nats per logit``.
 
-    It is the upper limit of the measured shift, or the resolution of the comparison if that is larger or no shift was measured.
+    It is the upper limit of the measured shift, or if larger :data:`RESOLUTION`, up to which no shift counts as a change.
     """
     return f"{max(change.shift.high if change and change.shift else 0.0, RESOLUTION):.2g} nats per logit"
 
 
 def describe_dated(change: BaselineChange) -> str:
-    """Return a clause on the prompts with a few other ids; empty without any."""
+    """Return a clause on the prompts with a few other ids; empty without any.
+
+    A chat template may write the date into a prompt: then two runs of one day each differ in these ids.
+    """
     if not change.dated_prompts:
         return ""
     few = f"{change.dated_prompts} of {change.prompts} prompts differ in a few token ids, as by a date"
@@ -56,16 +63,20 @@ def lines(change: BaselineChange) -> Iterator[str]:
 
 
 def _prompt_lines(change: BaselineChange) -> Iterator[str]:
-    """Yield lines on the token ids of both runs' prompts."""
+    """Yield lines on the token ids of both runs' prompts.
+
+    Prompts with many other ids are listed. Else those with a few other ids, which a date in the chat template may explain, are counted, and
+    so are those of them for which no date does.
+    """
     if not change.prompts:
         yield "prompts: none was scored in both runs"
     elif change.other_prompts:
         yield f"prompts: {len(change.other_prompts)} of {change.prompts} have other token ids"
         yield from (printable(f"  {_shorten(prompt)}") for prompt in change.other_prompts[:_SHOWN])
     elif change.dated_prompts:
-        undated = f"; {change.undated_prompts} of them not as by a date" if change.undated_prompts else ""
-        cause = undated or ", as where the template writes the date"
-        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids{cause}"
+        exceptions = f"; {change.undated_prompts} of them not as by a date" if change.undated_prompts else ""
+        remark = exceptions or ", as where the template writes the date"
+        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids{remark}"
     else:
         yield f"prompts: all {change.prompts} have the same token ids"
 
@@ -73,20 +84,21 @@ def _prompt_lines(change: BaselineChange) -> Iterator[str]:
 def _describe_shift(change: BaselineChange, shift: LogitShift) -> str:
     """Return a line on the distance of the distributions.
 
-    It says what of that distance the noise of both runs explains.
+    It says what of that distance the noise of both runs explains, and how much more if each boot may shift its scores.
     """
     distance = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
     noise = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
     # A boot may shift all its scores alike: a run with one boot of its baseline cannot measure by how much.
-    keeps_more = change.boots_allow > change.allowed + RESOLUTION
-    kept_by_boot = f", {change.boots_allow:.2g} with what a boot may keep" if keeps_more else ""
+    boots_explain_more = change.boots_allow > change.allowed + RESOLUTION
+    kept_by_boot = f", {change.boots_allow:.2g} with what a boot may keep" if boots_explain_more else ""
     return f"distributions: {distance} over {shift.positions:,} positions of {shift.prompts} prompts{noise}{kept_by_boot}"
 
 
 def _answer_lines(change: BaselineChange) -> Iterator[str]:
     """Yield lines on the answers at temperature 0 to the requests of both runs.
 
-    They are counts, then the first few answers with another token, with another end, and without an answer in the new run.
+    They are counts, then the first few answers with another token, with another end, and without an answer in the new run. The gap of two
+    tokens is the difference of their log-probabilities.
     """
     if change.answers:
         yield (

@@ -30,26 +30,26 @@ class Benchmark:
 def benchmarks(run: Run) -> tuple[Benchmark, ...]:
     """Return each arm's seconds per token, and the duration of the capture.
 
-    An answer's time from sending to the last byte is divided by its tokens, so that answers of another length, as after a change of
-    ``max_tokens``, can still be compared. Arms of variants with wrong tokens are left out, since tools compare whatever number there is,
-    and the ``extra_info`` of every benchmark names these variants. The capture has a benchmark of its own because strict projects make an
-    error of a session without any. Arms and captures without a measured time are left out.
+    An arm is the baseline or a variant. An answer's time from sending to the last byte is divided by its tokens, so that answers of another
+    length, as after a change of ``max_tokens``, can still be compared. Arms of variants with wrong tokens are left out, since tools compare
+    whatever number there is, and the ``extra_info`` of every benchmark names these variants. The capture has a benchmark of its own because
+    strict projects make an error of a session without any. Arms and captures without a measured time are left out.
     """
-    about: dict[str, JSON] = {"config": run.plan.config, "depth": run.plan.depth.value}
+    common_info: dict[str, JSON] = {"config": run.plan.config, "depth": run.plan.depth.value}
     if run.not_counted:
-        about["not_comparable"] = dict.fromkeys(map(printable, run.not_counted), NOT_COUNTED)
+        common_info["not_comparable"] = dict.fromkeys(map(printable, run.not_counted), NOT_COUNTED)
     timed = (
         Benchmark(
-            name=f"{arm.workload}[{arm.arm}]",
-            group=arm.workload,
-            seconds=tuple(latency / tokens for latency, tokens in zip(arm.latencies_s, arm.tokens, strict=True)),
-            extra_info={**about, "unit": "seconds per token", "tokens_per_s": round(sum(arm.tokens) / sum(arm.latencies_s), 3)},
+            name=f"{timing.workload}[{timing.arm}]",
+            group=timing.workload,
+            seconds=tuple(latency / tokens for latency, tokens in zip(timing.latencies_s, timing.tokens, strict=True)),
+            extra_info={**common_info, "unit": "seconds per token", "tokens_per_s": round(sum(timing.tokens) / sum(timing.latencies_s), 3)},
         )
-        for arm in run.timings
-        if sum(arm.latencies_s) > 0.0 and arm.arm not in run.not_counted
+        for timing in run.timings
+        if sum(timing.latencies_s) > 0.0 and timing.arm not in run.not_counted
     )
     wall_s = run.status.wall_s if run.status is not None else 0.0
-    capture = [Benchmark(name="capture", group="capture", seconds=(wall_s,), extra_info=about)] if wall_s > 0.0 else []
+    capture = [Benchmark(name="capture", group="capture", seconds=(wall_s,), extra_info=common_info)] if wall_s > 0.0 else []
     return (*timed, *capture)
 
 

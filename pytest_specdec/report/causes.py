@@ -1,4 +1,9 @@
-"""Causes: the failures of one variant that follow from one fault, and the one that leads them."""
+"""Causes: the failures of one variant that follow from one fault, and the one that leads them.
+
+A family is a group of tests, such as greedy. It follows the families with simpler requests: where both fail, the simpler one has the cause.
+A shared check is one that every judge makes, such as that answers end as they should. A family explains it if its own subject is the same.
+All other checks are a family's own.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +81,7 @@ class SharedCause:
 def join_causes(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...]:
     """Return the causes of all variants, equal ones joined.
 
-    ``causes`` are by variant. Causes of two variants are equal if their leading failures have the same fault name and family.
+    ``causes`` are by variant, or by cell of a matrix. Two are equal if their leading failures have the same fault name and family.
     """
     shared: dict[tuple[str, str], dict[str, Cause]] = {}
     for pair, of_pair in causes.items():
@@ -88,15 +93,15 @@ def join_causes(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...
 def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> tuple[Cause, ...]:
     """Return the causes of one variant's ``failures``, the largest cause first.
 
-    ``rows`` are the family rows by name, which state the families that each follows and the shared checks that it explains. Failures have
-    one cause if their faults have the same name, or if one follows from the other; a failure without a verdict, such as a user's own
-    assertion, is a cause alone.
+    ``rows`` are the family rows by name, with the families that each follows and the shared checks that it explains. Failures have one
+    cause if their faults have the same name, or if one follows from the other, also over further failures between them. So causes are the
+    connected groups of a graph of failures. A failure without a verdict, such as a user's own assertion, is a cause alone.
     """
-    # By index of a failure, the indices of those that it follows from: they are in one group with it.
-    follows = [{i for i, other in enumerate(failures) if _follows(failure, other, failures, rows)} for failure in failures]
-    edges = [(index, other) for index, others in enumerate(follows) for other in others]
+    # Of each failure, the indices of those that it comes from.
+    origins = [{i for i, other in enumerate(failures) if _follows(failure, other, failures, rows)} for failure in failures]
+    edges = [(index, other) for index, of_failure in enumerate(origins) for other in of_failure]
     groups = _connected_components(len(failures), [*edges, *_same_names(failures)])
-    causes = [_cause([failures[i] for i in group], [failures[i] for i in group if not follows[i]], rows) for group in groups]
+    causes = [_cause([failures[i] for i in group], [failures[i] for i in group if not origins[i]], rows) for group in groups]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
 
 
@@ -126,8 +131,8 @@ def _follows(failure: JudgementResult, other: JudgementResult, failures: Iterabl
 def fault_name(failure: JudgementResult) -> str:
     """Return the name of a failure's fault, equal over all workloads.
 
-    It is the bug that the verdict names, or else its headline; figures in brackets are cut where the server does not speculate. Without a
-    verdict it is the test's id.
+    It is the bug that the verdict names, or else its headline. Where the server does not speculate, figures in brackets are cut from it,
+    since they differ by workload. Without a verdict it is the test's id.
     """
     verdict = failure.verdict
     if verdict is None:
@@ -147,7 +152,7 @@ def _check(failure: JudgementResult) -> SharedCheck | None:
 def _same_names(failures: Sequence[JudgementResult]) -> list[tuple[int, int]]:
     """Return index pairs of failures with the same name, as graph edges.
 
-    A pair has the first failure with a name and any failure with it, also that first one itself.
+    The first failure with a name is paired with every failure of that name. It is paired with itself too, which joins nothing.
     """
     first: dict[str, int] = {}
     return [(first.setdefault(fault_name(failure), index), index) for index, failure in enumerate(failures)]
@@ -156,7 +161,7 @@ def _same_names(failures: Sequence[JudgementResult]) -> list[tuple[int, int]]:
 def _connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Return the connected components of a graph, each as vertex numbers.
 
-    The vertices are the numbers from 0 to ``count`` - 1.
+    The vertices are the numbers from 0 to ``count`` - 1. At first each is a group of its own; each edge joins the groups of its two ends.
     """
     group_of = list(range(count))
     for one, other in edges:
@@ -168,8 +173,9 @@ def _connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[
 def _cause(failures: Sequence[JudgementResult], heads: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> Cause:
     """Return the cause made of ``failures``, one connected group of :func:`find_causes`.
 
-    ``heads`` are those that follow from no other. The leader is the first of them, in the order of ``rows``, whose family's row explains
-    the shared check that it failed; else the first head. Without heads the same rule chooses among all failures.
+    ``heads`` are those that follow from no other. The leader is the first of them, in the order of ``rows``, whose family explains the
+    shared check that it failed, since it is the most specific one; else the first head. Without heads, since failures follow from one
+    another in a circle, the same rule chooses among all failures.
     """
     order = list(rows)
     leader = min(heads or failures, key=lambda failure: (_check(failure) not in rows[failure.family].explains, order.index(failure.family)))

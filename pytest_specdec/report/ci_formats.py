@@ -1,7 +1,8 @@
 """The formats of a job list: text, JSON, and what a CI system or a cluster's scheduler reads.
 
-No name gets into a shell or a YAML file unquoted. Jobs have a label for their number of GPUs, ``gpu-2``, where a system chooses machines by
-labels.
+A job is one process of pytest over some cells of a matrix, each a variant with its settings. A job's need is GPUs, memory and minutes. If
+there are several jobs, a last one merges their run directories. No name gets into a shell or a YAML file unquoted. Jobs have a label for
+their number of GPUs, ``gpu-2``, where a system chooses machines by labels.
 """
 
 from __future__ import annotations
@@ -49,10 +50,7 @@ def render(form: str, jobs: JobList, accelerator: str = "") -> str:
 
 
 def _text(jobs: JobList) -> str:
-    """Return the jobs in words, then the command to join their runs.
-
-    Of each job there are its need, its cells and its command.
-    """
+    """Return the jobs in words with need, cells and command, then the command to join their runs."""
     axes = "; ".join(f"{axis}: {', '.join(values)}" for axis, values in jobs.matrix.axes.items())
     lines = [f"{plural(len(jobs.jobs), 'job')} for {plural(sum(len(job.cells) for job in jobs.jobs), 'cell')} ({axes})"]
     for job in jobs.jobs:
@@ -94,10 +92,7 @@ def _fields(job: Job) -> dict[str, JSON]:
 
 
 def _github(jobs: JobList) -> str:
-    """Return a matrix of GitHub Actions on one line, as step outputs need it.
-
-    Raises SpecdecError for more jobs than a matrix of GitHub has.
-    """
+    """Return a matrix of GitHub Actions on one line, as step outputs need it; raise SpecdecError for too many jobs."""
     if len(jobs.jobs) > _MOST_GITHUB:
         what, count = "a matrix of GitHub Actions has no room for these jobs", f"{len(jobs.jobs)} jobs"
         remedy = f"divide the cells by --shards {_MOST_GITHUB}, or select fewer by --only"
@@ -114,7 +109,8 @@ def _limit(minutes: int) -> int:
 def _buildkite(jobs: JobList) -> str:
     """Return a pipeline for ``buildkite-agent pipeline upload``.
 
-    Its last step joins the runs of several jobs, whatever their exit codes.
+    Each step runs one job and uploads its run directory. A step is retried once if the infrastructure failed, which its exit code says. If
+    there are several jobs, a last step downloads their runs and joins them, whatever their exit codes.
     """
     # -1 is the status of a job whose agent was lost.
     retry: JSON = {"automatic": [{"exit_status": status, "limit": 1} for status in (-1, _RETRIED)]}
@@ -144,8 +140,8 @@ def _buildkite(jobs: JobList) -> str:
 def _escape_dollars(command: str) -> str:
     """Return a command that a Buildkite agent uploads as it stands.
 
-    The agent puts its variables in for ``$NAME``, and reads both ``$$`` and a dollar after a backslash as one dollar. Words with either
-    character are in single quotes, which are closed and opened again between the two.
+    The agent replaces ``$NAME`` by a variable, and reads both ``$$`` and a dollar after a backslash as one dollar. So dollars are doubled.
+    A backslash before one is parted from it by closing and opening the quotes: a word with either character is in single quotes.
     """
     return command.replace("\\$", "\\''$").replace("$", "$$")
 
@@ -153,7 +149,8 @@ def _escape_dollars(command: str) -> str:
 def _gitlab(jobs: JobList) -> str:
     """Return a child pipeline for ``trigger: include: artifact``.
 
-    The last job stands in a stage of its own instead of naming the others under ``needs``, where GitLab allows 50.
+    Each job keeps its run directory as an artifact. If there are several, a last one joins the runs. It stands in a stage of its own
+    instead of naming the others under ``needs``, where GitLab allows 50.
     """
     retry: JSON = {"max": 1, "when": "runner_system_failure", "exit_codes": _RETRIED}
     document: dict[str, JSON] = {"stages": ["cells", "merge"]}
@@ -211,7 +208,7 @@ def _sky_task(job: Job, accelerator: str) -> dict[str, JSON]:
         "name": name,
         "workdir": ".",
         **({"resources": {**gpus, **memory}} if gpus or memory else {}),
-        "envs": {_BUCKET: None},
+        "envs": {_BUCKET: None},  # null: whoever launches the task has to name the bucket
         "file_mounts": {f"/{RUNS}": {"source": f"${_BUCKET}", "mode": "MOUNT"}},
         "run": run,
     }
@@ -228,8 +225,8 @@ def _gib_to_request(servers_gib: float) -> int:
 def _slurm(jobs: JobList) -> str:
     """Return a batch script with one array task per job.
 
-    Called with the id of an ended array, the script joins the runs of its jobs instead, if there are several. All tasks of an array get the
-    same resources, the most that a job needs; memory or time is left out if that of any job is unknown.
+    If there are several jobs, the script has a second use: called with the id of an ended array, it joins the runs of its jobs. All tasks
+    of an array get the same resources, the most that a job needs; memory or time is left out if that of any job is unknown.
     """
     memory = [job.need.memory_gib for job in jobs.jobs if job.need.memory_gib is not None]
     minutes = [job.need.minutes for job in jobs.jobs if job.need.minutes is not None]
@@ -239,7 +236,7 @@ def _slurm(jobs: JobList) -> str:
         *([f"gres=gpu:{jobs.most_gpus}"] if jobs.most_gpus else []),
         *([f"mem={_gib_to_request(max(memory))}G"] if len(memory) == len(jobs.jobs) else []),
         *([f"time={_limit(max(minutes))}"] if len(minutes) == len(jobs.jobs) else []),
-        "no-requeue",
+        "no-requeue",  # its run directory would be in use
         "output=specdec-%A-%a.log",
     ]
     merge = jobs.merge_command(_SLURM_RUNS, f"{_SLURM_RUNS}/merged")
@@ -247,6 +244,7 @@ def _slurm(jobs: JobList) -> str:
         *(_SLURM_HEAD if jobs.is_merged else _SLURM_HEAD[:1]),  # the further lines explain the join
         *(f"#SBATCH --{directive}" for directive in directives),
         "set -u",
+        # The folder of runs is named by the array's id: the argument of the joining call, or what Slurm gives to a task.
         f'runs={RUNS}/"${{1:-${{SLURM_ARRAY_JOB_ID:?submit this file by sbatch}}}}"',
         *(('if [ "$#" -gt 0 ]; then', f"    {merge}", "    exit", "fi") if jobs.is_merged else ()),
         'case "$SLURM_ARRAY_TASK_ID" in',

@@ -1,4 +1,8 @@
-"""The jobs of a matrix for a scheduler: one process, one exit code and one run directory each, and the job that joins their runs."""
+"""The jobs of a matrix for a scheduler: one process, one exit code and one run directory each, and the job that joins their runs.
+
+A matrix is the variants of a config under all values of its axes, such as dtype. A cell is one variant under one value of each axis. The
+cells of a group have the same baseline, the server without speculation: each process captures its answers once for all of its cells.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +74,8 @@ class JobList:
     def merge_command(self, root: str = RUNS, out: str = MERGED) -> str:
         """Return the command line that joins the runs of several jobs.
 
-        Its exit code is that of the joined run's class. A missing run does not stop it: its cells are reported as missing. ``root`` and
-        ``out`` are inserted as they are, already quoted for a shell.
+        Its exit code is that of the class of the joined run, such as clean or finding. A missing run does not stop it: its cells are
+        reported as missing. ``root``, the folder of runs, and ``out``, the joined run, are inserted as they are, quoted for a shell before.
         """
         only = f" --only={shlex.quote(self.expression)}" if self.expression else ""
         return f"python -m pytest_specdec merge {root}/* --out {out}{only} --exit-codes"
@@ -103,8 +107,9 @@ class Selection:
     def job(self, name: str, part: Matrix, options: Sequence[str]) -> Job:
         """Return the job of a part of the matrix; ``options`` select its cells.
 
-        Its minutes are those of its groups added up. They are None unless the stored run has captured each group with the same cells.
+        Its minutes are those of its groups added up: None unless the stored run that measured them has each group with the same cells.
         """
+        # 0 stands for a group that was not measured with these cells.
         minutes = [self.minutes.get(frozenset(group.cell_names), 0) for group in part.groups]
         need = replace(_largest_need([self.needs[group.name] for group in part.groups]), minutes=sum(minutes) if all(minutes) else None)
         return Job(name=name, cells=tuple(cell.name for cell in part.cells), argv=(*self.argv, *options), need=need)
@@ -116,10 +121,7 @@ class Selection:
 
 
 def _largest_need(needs: Sequence[Need]) -> Need:
-    """Return a need that suffices for all of ``needs``, without minutes.
-
-    Its memory is None if that of any is.
-    """
+    """Return a need that suffices for all of ``needs``: memory None if any is, and no minutes."""
     memory = [need.memory_gib for need in needs if need.memory_gib is not None]
     return Need(gpus=max(need.gpus for need in needs), memory_gib=max(memory) if len(memory) == len(needs) else None)
 
@@ -127,20 +129,20 @@ def _largest_need(needs: Sequence[Need]) -> Need:
 def by_group(selection: Selection) -> tuple[Job, ...]:
     """Return a job for each group, to capture its baseline once.
 
-    A job selects its cells by the name of the group, and by the expression too if that leaves out some of them. A config of one group needs
-    no name.
+    A job selects its cells by the name of the group. If the selection has only some cells of the group, its expression is added. A config
+    of one group needs no name.
     """
-    sizes = {group.name: len(group.cells) for group in selection.whole.groups}
+    whole_sizes = {group.name: len(group.cells) for group in selection.whole.groups}
     jobs = []
     for group in selection.part.groups:
-        only = f"group={group.name}" if len(group.cells) == sizes[group.name] else f"group={group.name} and ({selection.expression})"
-        options = (f"--specdec-only={only}",) if len(sizes) > 1 else selection.options
+        only = f"group={group.name}" if len(group.cells) == whole_sizes[group.name] else f"group={group.name} and ({selection.expression})"
+        options = (f"--specdec-only={only}",) if len(whole_sizes) > 1 else selection.options
         jobs.append(selection.job(group.name, replace(selection.part, groups=(group,)), options))
     return tuple(jobs)
 
 
 def by_cell(selection: Selection) -> tuple[Job, ...]:
-    """Return a job for each cell; those of one group capture their baseline each."""
+    """Return a job for each cell, over the matrix cut down to it; each captures a baseline."""
     return tuple(
         selection.job(cell.name, replace(selection.part, groups=(replace(group, cells=(cell,)),)), (f"--specdec-only={cell.name}",))
         for group in selection.part.groups
@@ -149,7 +151,10 @@ def by_cell(selection: Selection) -> tuple[Job, ...]:
 
 
 def by_shard(selection: Selection, count: int) -> tuple[Job, ...]:
-    """Return a job for each of ``count`` shards; ValueError if there are fewer cells."""
+    """Return a job for each of ``count`` shards, parts of about the same time.
+
+    Every process divides the matrix alike, so that a shard's number selects its cells. Raises ValueError for fewer cells than shards.
+    """
     return tuple(
         selection.job(f"shard-{number}-of-{count}", shard, (*selection.options, f"--specdec-shard={number}/{count}"))
         for number, shard in enumerate(divide(selection.part, count, selection.arm_s), start=1)

@@ -1,4 +1,8 @@
-"""What changed between two stored runs: the baseline's answers, findings, judgements, speed, capabilities, environment."""
+"""What changed between two stored runs: the baseline's answers, findings, judgements, speed, capabilities, environment.
+
+The baseline is the model without speculation, a variant has it. A finding is a fault or a missed gate, a limit of the config on a figure.
+The baseline's answers change by kinds, such as numerics. The config tolerates kinds, and accepts changes of any sort by name until a day.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ _ANSWERED = frozenset({UpgradeHeadline.SAFE, UpgradeHeadline.CHANGED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The differences between two runs."""
+    """The differences between two runs, and the headline that they come to."""
 
     baseline: BaselineChange | None
     """How the two baselines relate; None where their answers were not compared."""
@@ -113,7 +117,7 @@ class Comparison:
     def _unknown_answers(self) -> str:
         """The reason for not knowing what became of the baseline's answers.
 
-        Of answers that changed it is the reason why more may have changed than is tolerated. Empty where all is known.
+        Of answers that did change, it is the reason why further changes, which are not tolerated, are possible. Empty where all is known.
         """
         if self.baseline is None:
             return self.not_compared
@@ -156,15 +160,15 @@ class Comparison:
         """
         findings = self.findings.renamed
         renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
-        open_ = [finding for finding in self.findings.open if not finding.is_missed_gate]
-        again = f"{count(open_, 'finding')} of the old run, not decided now" if open_ else ""
-        return "; ".join(filter(None, (self.undecided or again, renamed, *map(str, self.findings.more_accepted))))
+        not_decided_now = [finding for finding in self.findings.open if not finding.is_missed_gate]
+        left_open = f"{count(not_decided_now, 'finding')} of the old run, not decided now" if not_decided_now else ""
+        return "; ".join(filter(None, (self.undecided or left_open, renamed, *map(str, self.findings.more_accepted))))
 
     @property
     def _slowdowns(self) -> tuple[str, ...]:
-        """The slower parts in words, then the new missed speeds.
+        """What became slower, in words: parts, such as the drafter, then missed gates.
 
-        A missed speed is left out if its variant has a slower part already, or if the speed is surely no lower than before.
+        A speed gate that only the new run misses is left out if its variant has a slower part already, or if the speed is surely no lower.
         """
         parts = [slow.part.value + (f" of {slow.arm}" if slow.arm != BASELINE else "") for slow in self.slower]
         arms = {slow.arm for slow in self.slower}
@@ -172,7 +176,7 @@ class Comparison:
         return tuple(dict.fromkeys((*parts, *findings)))
 
     def _is_held(self, finding: VariantFinding) -> bool:
-        """Return True if a missed speed is surely no lower than before."""
+        """Return True if the speed of a missed gate is surely no lower than before."""
         return self.speed is not None and all(self.speed.is_held(place.variant, place.workload) for place in finding.places)
 
     @property
@@ -228,23 +232,23 @@ class Comparison:
     @property
     def _lead(self) -> str:
         """The first part of the headline, chosen by :attr:`case`."""
-        new, findings = count(self.findings.new_faults, "new finding"), self.findings.summary
-        unlooked = describe_unlooked(self.findings.faults_not_judged_before)
+        new_findings, findings = count(self.findings.new_faults, "new finding"), self.findings.summary
+        not_judged_before = describe_unlooked(self.findings.faults_not_judged_before)
         doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
         changed = f"ANSWERS CHANGED ({self._kinds})"
         return {
             UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {findings.lower()}",
             UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {findings.lower()}",
             UpgradeHeadline.CHANGED_OPEN: f"{changed}; whether speculation follows is not decided: {self._speculation_doubt}",
-            UpgradeHeadline.CHANGED_WRONG: f"{changed}; WRONG IN THE NEW RUN: {unlooked}",
-            UpgradeHeadline.BROKE: f"SPECULATION BROKE IN THE NEW RUN: {new}; {self._baselines}",
-            UpgradeHeadline.BOTH: f"BOTH CHANGED: the baseline's answers ({self._kinds}), and speculation has {new}",
-            UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {unlooked}; {self._baselines}",
+            UpgradeHeadline.CHANGED_WRONG: f"{changed}; WRONG IN THE NEW RUN: {not_judged_before}",
+            UpgradeHeadline.BROKE: f"SPECULATION BROKE IN THE NEW RUN: {new_findings}; {self._baselines}",
+            UpgradeHeadline.BOTH: f"BOTH CHANGED: the baseline's answers ({self._kinds}), and speculation has {new_findings}",
+            UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {not_judged_before}; {self._baselines}",
             UpgradeHeadline.OFFERS_LESS: f"THE NEW RUN OFFERS LESS: {self._offers_less}; {self._baselines}",
             UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slowdowns)}; {self._baselines}",
             UpgradeHeadline.NOISIER: f"NOISIER: {self._noisier}; {self._baselines}",
             UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {doubts}; {self._baselines}",
-            UpgradeHeadline.WORSE: f"WORSE: {new}; {self._baselines}",
+            UpgradeHeadline.WORSE: f"WORSE: {new_findings}; {self._baselines}",
             UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (findings, self._speculation_doubt, self._baselines))),
         }[self.case]
 
@@ -252,20 +256,21 @@ class Comparison:
     def _others(self) -> tuple[str, ...]:
         """The further parts of the headline, as clauses; empty texts among them.
 
-        A speed in doubt is left out if the headline is CANNOT SAY, of which it is a part. That speculation is undecided is said only after
-        a loss, and that some speed is not compared only if the headline leaves no other question, and speeds are gated.
+        A speed in doubt is left out if the headline is CANNOT SAY, of which it is a part. A headline on a loss leaves open whether
+        speculation follows: a doubt of that is added. Speeds that were not compared are named only as the last question, if speeds are
+        gated.
         """
         speed = self.speed or ComparedSpeed()
         late = printable(", ".join(f"{one.arm} ({one.workload}) {one.ratio:.3g}x" for one in speed.late))
-        looks = self._speed_doubt if self.case is not UpgradeHeadline.CANNOT_SAY else ""
-        is_open = self.case in _LOSSES and bool(self._speculation_doubt)
+        doubtful_speed = self._speed_doubt if self.case is not UpgradeHeadline.CANNOT_SAY else ""
+        leaves_doubt_unsaid = self.case in _LOSSES and bool(self._speculation_doubt)
         is_last_question = self.case in _ANSWERED and not speed.not_gated
         return (
             *self._other_losses,
             *self._missed_speeds,
-            f"looks slower: {looks}" if looks else "",
+            f"looks slower: {doubtful_speed}" if doubtful_speed else "",
             f"first token later, and not gated: {late}" if late else "",
-            f"not decided: {self._speculation_doubt}" if is_open else "",
+            f"not decided: {self._speculation_doubt}" if leaves_doubt_unsaid else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
             self._ungated_speed,
             f"speed of {', '.join(self.untimed)} is not compared" if self.untimed and is_last_question else "",
@@ -383,13 +388,13 @@ def compare(
 def _list_untimed(old: Run, new: Run, speed: ComparedSpeed | None) -> Iterator[str]:
     """Yield the variants judged on speed before, but without a gated ratio now.
 
-    The ratio is that of decode speed. Variants with wrong tokens in either run are left out, since their speed does not count.
+    The ratio is that of decode speed, new over old. Variants with wrong tokens in either run are left out: their speed does not count.
     """
-    gated = (
+    gated_arms = (
         {figure.arm for figure in speed.ratios if figure.at_least is not None and figure.figure is UpgradeFigure.DECODE} if speed else set()
     )
-    measured = {j.pair for j in old.judgements if j.judged and j.family is Family.SPEED}
-    yield from sorted(measured - gated - {*old.not_counted, *new.not_counted})
+    measured_before = {j.pair for j in old.judgements if j.judged and j.family is Family.SPEED}
+    yield from sorted(measured_before - gated_arms - {*old.not_counted, *new.not_counted})
 
 
 def upgrade(comparison: Comparison, earlier: str) -> Upgrade:

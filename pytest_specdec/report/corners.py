@@ -1,4 +1,8 @@
-"""The corners of an upgrade: old and new run by baseline and variant, as a table of texts."""
+"""The corners of an upgrade: old and new run by baseline and variant, as a table of texts.
+
+An arm is the baseline, the model without speculation, or a variant, with it. A compared figure is one figure of speed of an arm in both
+runs, over the requests that both sent. A promise is what a verdict has measured, such as a speedup.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +35,17 @@ def list_corners(old: Run, new: Run, baseline: BaselineChange | None, speed: Com
     """Return a table of both runs, with one row per arm.
 
     The header comes first, then the baseline, then each variant of either run. The last column has the ratios of new over old. The
-    baseline's speeds are those of the requests that both runs sent, or else those of each run's first timed verdict.
+    baseline's speeds are those of the requests that both runs sent, or if not compared, of each run's first timed verdict.
     """
     variants = dict.fromkeys((*old.pairs, *new.pairs))
     header = CornerRow(arm="arm", old=f"old: {_describe_engine(old)}", new=f"new: {_describe_engine(new)}", change="new over old")
-    answers, speeds = _describe_answers(baseline), _first_figures(BASELINE, speed)
+    answers_text, baseline_figures = _describe_answers(baseline), _first_figures(BASELINE, speed)
     rows = [
         CornerRow(
             arm=BASELINE,
-            old=_describe_compared({kind: figure.old for kind, figure in speeds.items()}) or _describe_baseline(old),
-            new=_describe_compared({kind: figure.new for kind, figure in speeds.items()}) or _describe_baseline(new),
-            change="; ".join((answers, *_describe_ratios(BASELINE, speed))),
+            old=_describe_compared({kind: figure.old for kind, figure in baseline_figures.items()}) or _describe_baseline(old),
+            new=_describe_compared({kind: figure.new for kind, figure in baseline_figures.items()}) or _describe_baseline(new),
+            change="; ".join((answers_text, *_describe_ratios(BASELINE, speed))),
         ),
         *(
             CornerRow(
@@ -69,9 +73,9 @@ def _describe_answers(change: BaselineChange | None) -> str:
 
 
 def _describe_compared(speeds: Mapping[UpgradeFigure, float]) -> str:
-    """Return the baseline's speeds over the requests of both runs.
+    """Return the baseline's speeds in one run, over the requests of both runs.
 
-    ``speeds`` are those of one run, of which the ratios in the last column are made. Empty without a decode speed.
+    ``speeds`` are by kind. The ratios in the last column are made of them. Empty without a decode speed.
     """
     return _describe_speeds(speeds[UpgradeFigure.DECODE], speeds.get(UpgradeFigure.TTFT)) if UpgradeFigure.DECODE in speeds else ""
 
@@ -92,7 +96,7 @@ def _describe_speeds(tokens_per_s: float, ttft_s: float | None) -> str:
 def _describe_variant(run: Run, variant: str) -> str:
     """Return a variant's findings, speedup and accepted length in words.
 
-    It says instead that the run did not judge the variant, or, after the findings, that its speed does not count since tokens are wrong.
+    It is ``not judged`` if the run did not judge the variant. If tokens are wrong, a note that speed does not count stands for the figures.
     """
     if variant not in run.pairs:
         return "not judged"
@@ -115,9 +119,9 @@ def _describe_promises(run: Run, variant: str) -> Iterator[str]:
 
 
 def _promises(run: Run, variant: str = "") -> Iterator[Promise]:
-    """Yield the promises of the run's verdicts, in order.
+    """Yield what the run's verdicts have measured, in order.
 
-    A promise is what a verdict has measured. Those of all variants if ``variant`` is empty.
+    Only that of ``variant``, or of all variants if it is empty.
     """
     for judgement in run.judgements:
         if judgement.verdict is not None and judgement.verdict.promise is not None and variant in {"", judgement.pair}:

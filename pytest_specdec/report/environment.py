@@ -1,4 +1,8 @@
-"""The environment of a run, name by name, and what differs from it where a baseline file was measured."""
+"""The environment of a run, name by name, and what differs from it where a baseline file was measured.
+
+An environment is the machine, engine and client of a capture. An arm is the baseline, a server without speculation, or a variant with it.
+A baseline file has gates, limits on a variant's figures from earlier runs. A gate's key states its variant's conditions in those runs.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +57,7 @@ class BaselineDifference:
 def conditions(environment: Environment | None) -> dict[str, str]:
     """Return an environment as texts by name, in report order.
 
-    They are the engine, the model, the machine, the parts of each variant (``draft-k3 dtype``) and the client's packages. Empty without an
-    environment.
+    They are the engine, the model, the machine, the parts of each variant (``draft-k3 dtype``) and the client's packages. Empty for None.
     """
     if environment is None:
         return {}
@@ -90,16 +93,16 @@ def describe_order(old: Run, new: Run) -> str:
     """Return why the old run looks like the later one; empty if it does not.
 
     The releases of one engine decide, since an old build may be judged after the new one. Where they are the same or unknown, the dates of
-    the two runs decide, unless one of them was replayed: it has the date of its replay.
+    the two runs decide, unless one of them was replayed, that is, judged again from stored answers: it has the date of its replay.
     """
-    before, after = old.environment, new.environment
+    old_environment, new_environment = old.environment, new.environment
     old_label, new_label = old.made_at, new.made_at
     is_dated = not old.replayed and not new.replayed and bool(new.made_at)
     is_later = is_dated and old.made_at > new.made_at  # both in UTC, in one form
-    if before is not None and after is not None and before.engine == after.engine:
-        old_release, new_release = _read_release(before.engine_version), _read_release(after.engine_version)
+    if old_environment is not None and new_environment is not None and old_environment.engine == new_environment.engine:
+        old_release, new_release = _read_release(old_environment.engine_version), _read_release(new_environment.engine_version)
         if old_release and new_release and old_release != new_release:
-            old_label, new_label, is_later = before.engine_version, after.engine_version, old_release > new_release
+            old_label, new_label, is_later = old_environment.engine_version, new_environment.engine_version, old_release > new_release
     if not is_later:
         return ""
     subject = f"the old run is of {old_label} and the new one of {new_label}"
@@ -107,10 +110,7 @@ def describe_order(old: Run, new: Run) -> str:
 
 
 def _read_release(version: str) -> list[int]:
-    """Return a version's release as numbers; [] if it begins with none.
-
-    Zeros at the end are left out, so that 1.2.0 is the release 1.2.
-    """
+    """Return a version's release as numbers, without zeros at the end; [] if it begins with none."""
     match = _RELEASE.match(version)
     numbers = [int(part) for part in match[1].split(".")] if match else []
     while numbers and not numbers[-1]:
@@ -124,7 +124,7 @@ def _part_name(variant: str, name: str) -> str:
 
 
 def _served_names(environment: Environment) -> Iterator[tuple[str, str]]:
-    """Yield each attached server's model name under a label of its arms.
+    """Yield each model name on attached servers, under a label of its arms.
 
     An attached server is one that ran already. Arms with the same model share a label: ``served by baseline, draft-k3``.
     """
@@ -165,14 +165,14 @@ def _flatten(values: Mapping[str, JSON]) -> Iterator[tuple[str, str]]:
 def list_environment_changes(old: Run, new: Run, old_flags: Mapping[str, str], new_flags: Mapping[str, str]) -> Iterator[Change]:
     """Yield the differences between two runs' environments and server flags.
 
-    The flags are those of :func:`list_flags`. If any of them differ, digests of the flags are left out, since they would only repeat that.
+    The flags are those of :func:`list_flags`. If any differ, the variants' digests of their flags are left out: they only repeat that.
     """
     flag_changes = tuple(list_changes(old_flags, new_flags))
-    before, after = (
+    old_conditions, new_conditions = (
         conditions(_without_digests(environment) if flag_changes and environment else environment)
         for environment in (old.environment, new.environment)
     )
-    yield from (*list_changes(before, after), *flag_changes)
+    yield from (*list_changes(old_conditions, new_conditions), *flag_changes)
 
 
 def _without_digests(environment: Environment) -> Environment:
@@ -184,10 +184,7 @@ def _without_digests(environment: Environment) -> Environment:
 
 
 def list_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
-    """Yield the names with different values, the old run's names first.
-
-    A name that one side lacks has ``-`` there.
-    """
+    """Yield the names with different values, the old run's names first; ``-`` for a missing value."""
     for what in dict.fromkeys((*old, *new)):
         if old.get(what) != new.get(what):
             yield Change(what=what, old=old.get(what, _NONE), new=new.get(what, _NONE))
@@ -211,12 +208,13 @@ def missing_baseline_note(run: Run) -> str:
 def _compare_stored(stored: StoredBaseline, now: Environment) -> BaselineDifference:
     """Return the differences between a baseline file's environment and a run's.
 
-    Conditions of single gates come before those of the machine.
+    ``now`` is the run's. Conditions of single gates come before those of the machine. The headline says that a file of another machine
+    gates nothing: figures of two machines are never compared.
     """
     differences = (*_changes_of_gates(stored, now), *_changes_of_machine(stored, now))
-    is_other = stored.environment is not None and stored.environment.machine != now.machine
+    is_other_machine = stored.environment is not None and stored.environment.machine != now.machine
     gates = f"{len(stored.gates)} gate{'s' * (len(stored.gates) != 1)}"
-    subject = f"Baseline file {stored.source}, {gates}{', of another machine, so that it gates nothing here' if is_other else ''}"
+    subject = f"Baseline file {stored.source}, {gates}{', of another machine, so that it gates nothing here' if is_other_machine else ''}"
     if stored.environment is None:
         return BaselineDifference(headline=f"{subject}: the environment of its measurements is {NOT_STORED}", changes=differences)
     count = f"{len(differences)} difference{'s' * (len(differences) != 1)}" if differences else "nothing differs"
@@ -226,32 +224,33 @@ def _compare_stored(stored: StoredBaseline, now: Environment) -> BaselineDiffere
 def _changes_of_gates(stored: StoredBaseline, now: Environment) -> Iterator[Change]:
     """Yield the measurement conditions of gates that differ in this run.
 
-    The conditions are in the gate's key: the engine, and the model, draft, dtype and flags of its variant. If gates were measured under
-    several values of one condition, each change names the workloads of its gates. Left out are gates of variants that this run does not
-    have and, as in :meth:`~pytest_specdec.model.baseline.Gate.changed`, values that one side does not state.
+    The conditions are in the gate's key: the engine, and the model, draft, dtype and flags of its variant. ``now`` has those of this run.
+    If gates were measured under several values of one condition, each change names the workloads of its gates. Left out are gates of
+    variants that this run does not have and, as in :meth:`~pytest_specdec.model.baseline.Gate.changed`, values that one side does not have.
     """
-    here = conditions(now)
-    by_condition: dict[str, dict[str, list[str]]] = {}  # the workloads of the gates, by condition and its value
+    conditions_now = conditions(now)
+    workloads_of_gates: dict[str, dict[str, list[str]]] = {}  # by condition and its value
     for gate in stored.gates:
         if gate.pair not in now.variants:
             continue
         for part, value in gate.key.items():
             what = part if part == _ENGINE else _part_name(gate.pair, part)
-            by_condition.setdefault(what, {}).setdefault(value, []).append(gate.workload)
-    for what, by_value in by_condition.items():
+            workloads_of_gates.setdefault(what, {}).setdefault(value, []).append(gate.workload)
+    for what, by_value in workloads_of_gates.items():
         for value, workloads in by_value.items():
-            if value and here.get(what) and value != here[what]:
+            if value and conditions_now.get(what) and value != conditions_now[what]:
                 of_gates = f" ({', '.join(dict.fromkeys(workloads))})" if len(by_value) > 1 else ""
-                yield Change(what=what + of_gates, old=value, new=here[what])
+                yield Change(what=what + of_gates, old=value, new=conditions_now[what])
 
 
 def _changes_of_machine(stored: StoredBaseline, now: Environment) -> Iterator[Change]:
     """Yield the differences of model, machine, system and client packages.
 
-    The engine is compared too if no gate of the file states its own. Nothing if the file states no environment.
+    Variants are left out, and the engine too if any gate of the file states its own: :func:`_changes_of_gates` compares these. Nothing if
+    the file states no environment.
     """
     if stored.environment is None:
         return
     old, new = (conditions(replace(environment, variants={})) for environment in (stored.environment, now))
-    has_engines = any(gate.key.get(_ENGINE) for gate in stored.gates)
-    yield from (change for change in list_changes(old, new) if not (has_engines and change.what == _ENGINE))
+    gates_state_engine = any(gate.key.get(_ENGINE) for gate in stored.gates)
+    yield from (change for change in list_changes(old, new) if not (gates_state_engine and change.what == _ENGINE))

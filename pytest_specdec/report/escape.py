@@ -19,9 +19,9 @@ def printable(text: str) -> str:
     Commands to a CI runner are disarmed. GitHub's runner carries out ``##[group]`` anywhere in a line, so that it is broken up
     everywhere. It carries out ``::error`` only at the beginning of a line, after spaces at most, so that a bar is put before it.
     """
-    shown = text if text.isascii() and text.isprintable() else "".join(map(_replace_unprintable, text))
-    shown = shown.replace("##[", "# #[")
-    return f"| {shown}" if shown.lstrip().startswith("::") else shown
+    line = text if text.isascii() and text.isprintable() else "".join(map(_replace_unprintable, text))
+    line = line.replace("##[", "# #[")
+    return f"| {line}" if line.lstrip().startswith("::") else line
 
 
 def escape(text: str) -> str:

@@ -1,4 +1,7 @@
-"""A verdict in the words of a failed test: six lines for the summary, the evidence for who reads on."""
+"""A verdict in the words of a failed test: six lines for the summary, the evidence for who reads on.
+
+A verdict is on one pair, the baseline and a variant with speculation, in one family of tests, such as greedy.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SECTION_LINES = 40
 
 
 def headline(verdict: Verdict) -> str:
-    """Return pair, family, outcome and headline; a plain failure without its outcome."""
+    """Return pair, family, outcome and headline; the outcome is left out if it is a plain failure."""
     outcome = "" if verdict.outcome is Outcome.FAIL else f" {verdict.outcome.value}"
     return printable(f"{verdict.pair} {verdict.family.value}{outcome}: {verdict.headline}")
 
@@ -39,7 +42,7 @@ def short(verdict: Verdict, replay: str) -> str:
     """Return a failed test's message of at most :data:`LINES` lines.
 
     It has the headline, the verdict's short evidence as far as there is room, how to settle an undecided verdict, and ``replay``, the
-    command that judges the same answers again.
+    command that judges the same stored answers again.
     """
     settle = [f"to settle it: {verdict.settle}"] if verdict.settle else []
     room = LINES - 2 - len(settle)  # headline and replay are two lines
@@ -57,7 +60,7 @@ def section(verdict: Verdict) -> str:
 def evidence(verdict: Verdict) -> str:
     """Return a verdict's whole evidence as lines of one text.
 
-    The order is headline, named bug, short and long evidence, detectable faults, and figures by name.
+    The order is headline, named bug, short and long evidence, the faults that the test would have detected, and figures by name.
     """
     fault = [f"named: {verdict.names}"] if verdict.names else []
     sensitivity = [f"rules out: {verdict.rules_out}"] if verdict.rules_out else []

@@ -26,8 +26,8 @@ _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 def render(run: Run) -> str:
     """Return the run's findings and undecided judgements as workflow commands.
 
-    A worse upgrade and each finding is an error, an unknown upgrade and each undecided judgement a warning, with at most :data:`MOST` of a
-    kind. Empty without any.
+    A finding is one fault with all its failures. Each is an error, and each undecided judgement a warning. An upgrade, the comparison with
+    an earlier run, is an error if worse and a warning if unknown. There are at most :data:`MOST` of a kind. Empty without any.
     """
     errors = [*_upgrade_commands(run, "error", UpgradeWord.WORSE), *map(_error, run.findings)]
     warnings = [*_upgrade_commands(run, "warning", UpgradeWord.UNKNOWN), *map(_warning, run.undecided)]

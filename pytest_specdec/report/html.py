@@ -1,4 +1,9 @@
-"""A run as one HTML page: opens from disk, runs no script, asks no network, reads in light, dark and print."""
+"""A run as one HTML page: opens from disk, runs no script, asks no network, reads in light, dark and print.
+
+A judgement is one test's result on one variant, a server with speculation, against the baseline, one without. A finding is one fault with
+all the failures that it explains, of which one leads. An upgrade is the comparison with an earlier run. Variants with wrong tokens are
+"not counted": their speed and acceptance mean nothing. Functions named after a part of the page yield its lines.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +74,8 @@ def _parts(run: Run) -> Iterator[Iterable[str]]:
 def _head(run: Run) -> Iterator[str]:
     """Yield the page's header: class, answers, counts and next steps.
 
-    The upgrade's headline comes before the other answers; waived failures and undecided speeds come before the next steps. A clean run with
-    waived failures is titled as one in which nothing new was found.
+    The class of a clean run has another title if it has waived failures, those that the config expects. The upgrade's headline comes before
+    the other answers. Waived failures and undecided speeds come before the next steps.
     """
     plan, run_class = run.plan, run.run_class
     yield "<header>"
@@ -159,7 +164,7 @@ def _pre(lines: Sequence[str]) -> str:
 
 
 def _overview(run: Run) -> Iterator[str]:
-    """Yield the table of promises, the missing judgements and untested families."""
+    """Yield the table of promises, a row per family of tests; missing judgements; untested families."""
     if not run.judgements:
         return
     yield "<h2>Promises</h2>"
@@ -186,7 +191,10 @@ def _detectable(run: Run) -> Iterator[str]:
 
 
 def _speeds(run: Run) -> Iterator[str]:
-    """Yield a table of speedups with intervals, and their folded figures."""
+    """Yield a table of speedups with intervals, and their folded figures.
+
+    A speedup is drawn, and has its verdict's sentence beside it. The figures are the speeds of both arms, baseline and variant.
+    """
     speeds = speed_table.speeds(run)
     if not speeds:
         return
@@ -210,16 +218,16 @@ def _speeds(run: Run) -> Iterator[str]:
 def _evidence(run: Run) -> Iterator[str]:
     """Yield a figure per variant: the evidence against its sampler.
 
-    The curve is over the sampled tokens, in powers of ten, of the workload with the variant's highest evidence. The alarm is at 1 over the
-    judgement's share of the false-alarm budget.
+    Evidence is the winnings of bets against a correct sampler, in powers of ten over the sampled tokens. Of each variant the workload with
+    the highest is drawn. The alarm is at 1 over ``alpha``, the judgement's share of the false-alarm budget.
     """
     alarms = {(p.pair, p.workload): -log10(p.alpha) for p in run.plan.judgements if p.family is Family.SAMPLING and p.alpha}
     highest: dict[str, tuple[Verdict, SampledTokens]] = {}
     for verdict in (judgement.verdict for judgement in run.judgements if judgement.verdict):
         promise = verdict.promise
         if isinstance(promise, SampledTokens) and promise.curve:
-            best = highest.get(verdict.pair)
-            if best is None or promise.log10_wealth > best[1].log10_wealth:
+            highest_before = highest.get(verdict.pair)
+            if highest_before is None or promise.log10_wealth > highest_before[1].log10_wealth:
                 highest[verdict.pair] = verdict, promise
     if highest:
         yield "<h2>Evidence against the sampler</h2>"
@@ -227,9 +235,9 @@ def _evidence(run: Run) -> Iterator[str]:
     for pair, (verdict, promise) in highest.items():
         alarm = alarms.get((pair, verdict.workload))
         at = f", alarm at 10^{alarm:.1f}" if alarm is not None else ""
-        words = f"{pair}, {verdict.workload}: 10^{promise.log10_wealth:.1f} at its highest of {promise.tokens:,} tokens{at}"
-        bet = f"; most of it on: {promise.best_bettor}" if alarm is not None and promise.log10_wealth >= alarm else ""
-        yield f"<figure>{svg.curve(promise.curve, alarm)}<figcaption>{_text(words + bet)}</figcaption></figure>"
+        caption = f"{pair}, {verdict.workload}: 10^{promise.log10_wealth:.1f} at its highest of {promise.tokens:,} tokens{at}"
+        best_bet = f"; most of it on: {promise.best_bettor}" if alarm is not None and promise.log10_wealth >= alarm else ""
+        yield f"<figure>{svg.curve(promise.curve, alarm)}<figcaption>{_text(caption + best_bet)}</figcaption></figure>"
     if highest:
         yield "</div>"
 
@@ -237,17 +245,18 @@ def _evidence(run: Run) -> Iterator[str]:
 def _acceptance(run: Run) -> Iterator[str]:
     """Yield a table of the acceptance rate at each draft position.
 
-    A rate is the share of verify steps with an accepted draft token there. Its 95 % interval assumes independent steps.
+    A rate is the share of verify steps with an accepted draft token there. Its 95 % interval assumes independent steps. Rows of variants
+    that draft fewer tokens are filled up with ``-``.
     """
-    rows, positions = [], 0
+    rows, most_positions = [], 0
     for verdict in _verdicts(run):
         promise = verdict.promise
         if isinstance(promise, DraftedTraffic) and promise.accepted_by_position:
             shares = [_share(part, promise.steps) for part in promise.accepted_by_position]
             rows.append([whole_line(_text(verdict.pair)), f"{promise.steps:,}", *shares])
-            positions = max(positions, len(shares))
+            most_positions = max(most_positions, len(shares))
     if rows:
-        header = ["variant", "verify steps", *(f"position {position}" for position in range(1, positions + 1))]
+        header = ["variant", "verify steps", *(f"position {position}" for position in range(1, most_positions + 1))]
         yield "<h2>Acceptance by draft position</h2>"
         yield from _table(
             [header, *([*row, *["-"] * (len(header) - len(row))] for row in rows)],

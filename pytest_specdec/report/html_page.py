@@ -40,15 +40,15 @@ def page(title: str, style: str, lines: Iterable[str]) -> str:
 
 
 def text(written: str) -> str:
-    """Return text of any origin, escaped for HTML."""
+    """Return text of any origin on one line, escaped for HTML."""
     return markup.escape(printable(written))
 
 
 def table(rows: Sequence[Sequence[str]], caption: str, cells: Cells | None = None) -> Iterator[str]:
     """Yield the lines of an HTML table in a scrolling box.
 
-    The first row is the header; in every other row the first cell names the row. Cells are HTML, escaped by the caller; the caption is
-    plain text.
+    The first row is the header; in every other row the first cell names the row. Cells are HTML, escaped by the caller; ``caption`` is
+    text. ``cells`` chooses a style: None for the default.
     """
     header, *body = rows
     yield f'<div class="scroll" role="region" tabindex="0" aria-label="{text(caption)}"><table{f" class={cells.value}" if cells else ""}>'

@@ -1,4 +1,9 @@
-"""A run as a JUnit file, and what pytest's own JUnit file gets of it: properties of its test cases and of the run."""
+"""A run as a JUnit file, and what pytest's own JUnit file gets of it: properties of its test cases and of the run.
+
+A judgement is one test's result on one variant, a server with speculation; its verdict may be missing. A follower is a failure that another
+failure explains; its pointer is the line that names that one. A waiver expects a known failure. An upgrade is the comparison with an
+earlier run. The speed of a variant with wrong tokens is withheld: it shows nothing.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +60,7 @@ def render(run: Run) -> str:
 
 
 def _count_results(run: Run) -> dict[str, str]:
-    """Return the numbers of cases by result, as attributes of the suite.
-
-    The upgrade counts as a case of its own.
-    """
+    """Return the numbers of cases by result, the upgrade among them, as attributes of the suite."""
     elements = [_RESULTS.get(judgement.result) for judgement in run.judgements]
     elements += [_upgrade_result(run)] if run.upgrade is not None else []
     counts = {f"{name}s": elements.count(name) for name in ("failure", "error")}
@@ -66,9 +68,10 @@ def _count_results(run: Run) -> dict[str, str]:
 
 
 def _upgrade_result(run: Run) -> str | None:
-    """Return the element of the upgrade's test case; None if it passes.
+    """Return the name of the element in the upgrade's test case; None if it passes.
 
-    An unknown upgrade is skipped, as it fails no run, unless the capture was ended by an error, which does.
+    A worse upgrade is a failure. An unknown one is skipped, since it fails no run. After a capture that an error ended the run fails
+    anyway: then it is an error.
     """
     if run.is_worse:
         return "failure"
@@ -92,8 +95,7 @@ def _upgrade_case(upgrade: Upgrade, element: str | None) -> Element:
 def suite_properties(run: Run) -> tuple[tuple[str, str], ...]:
     """Return the properties of the whole run as names and values.
 
-    They are its class, its comparison with an earlier run, its environment, and each baseline file's differences from that. A name may
-    occur several times.
+    They are its class, its comparison with an earlier run, its environment, and what differs from that by baseline file. Names may recur.
     """
     return tuple((printable(name), printable(value)) for name, value in _suite_properties(run))
 
@@ -159,22 +161,22 @@ def _case_name(nodeid: str, prefix: str = "") -> CaseName:
 def _case(judgement: JudgementResult, pointer: str, not_counted: Collection[str]) -> Element:
     """Return the ``testcase`` element of a judgement, named as by pytest.
 
-    ``pointer`` is the line that a follower, a failure caused by another one, shows in place of its evidence; empty for other judgements.
-    ``not_counted`` are the variants with wrong tokens: their speed is withheld.
+    ``pointer`` is a follower's, shown in place of its evidence; empty for other judgements. ``not_counted`` are the variants with wrong
+    tokens, whose speed is withheld. Properties are written as lines of ``<system-out>``, below the pointer.
     """
-    named = _case_name(judgement.nodeid)
-    case = Element("testcase", {"classname": printable(named.classname), "name": printable(named.name)})
-    shown = dict(properties(judgement.verdict)) if judgement.verdict else {}
+    case_name = _case_name(judgement.nodeid)
+    case = Element("testcase", {"classname": printable(case_name.classname), "name": printable(case_name.name)})
+    properties_by_name = dict(properties(judgement.verdict)) if judgement.verdict else {}
     if judgement.waiver:
-        shown["specdec.waiver"] = printable(judgement.waiver)
-    if _is_withheld(shown, not_counted):
-        shown |= {"specdec.headline": NOT_COUNTED, _WITHHELD: NOT_COUNTED}
+        properties_by_name["specdec.waiver"] = printable(judgement.waiver)
+    if _is_withheld(properties_by_name, not_counted):
+        properties_by_name |= {"specdec.headline": NOT_COUNTED, _WITHHELD: NOT_COUNTED}
     element = _RESULTS.get(judgement.result)
     if element is not None:
-        message = shown.get("specdec.headline") or printable(judgement.error.partition("\n")[0])
-        result = SubElement(case, element, {"message": message, "type": shown.get("specdec.outcome", judgement.result.value)})
+        message = properties_by_name.get("specdec.headline") or printable(judgement.error.partition("\n")[0])
+        result = SubElement(case, element, {"message": message, "type": properties_by_name.get("specdec.outcome", judgement.result.value)})
         result.text = _explain(judgement, pointer) if element != "skipped" else None
-    lines = [*([printable(pointer)] if pointer else []), *(f"{name}: {value}" for name, value in shown.items())]
+    lines = [*([printable(pointer)] if pointer else []), *(f"{name}: {value}" for name, value in properties_by_name.items())]
     if lines:
         SubElement(case, "system-out").text = "\n".join(lines)
     return case
@@ -209,7 +211,7 @@ def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
 def pointers(run: Run, prefix: str = "") -> dict[CaseName, str]:
     """Return each follower's pointer, by the name of its test case.
 
-    A pointer is the line that names the failure it follows from. ``prefix`` is that of pytest's class names, by ``--junit-prefix``.
+    Cases are in pytest's own file. ``prefix`` is that of its class names, by ``--junit-prefix``.
     """
     return {_case_name(nodeid, prefix): pointer for nodeid, pointer in run.pointers.items()}
 
@@ -229,17 +231,17 @@ def add_pointer(case: Element, by_case: Mapping[CaseName, str]) -> None:
 def withhold_speed(case: Element, pairs: Collection[str]) -> None:
     """Replace the speed in a test case of ``pairs`` by a reason.
 
-    ``pairs`` are the variants with wrong tokens. This is done after the last test, since only then all wrong tokens are known. Cases of
-    other families stay as they are, and so do failed verdicts on speed, which show no good speed. The reason replaces the headline, and
-    the text of a skipped case, which may state the speed.
+    ``case`` is one of pytest's own file, and ``pairs`` are the variants with wrong tokens. This is done after the last test, since only
+    then all wrong tokens are known. Cases of other families stay as they are, and so do failed verdicts on speed, which show no good speed.
+    The reason replaces the headline, and the text of a skipped case, which may state the speed.
     """
-    property_list = case.find("properties")
-    by_name = {} if property_list is None else {element.get("name", ""): element for element in property_list}
+    property_elements = case.find("properties")
+    by_name = {} if property_elements is None else {element.get("name", ""): element for element in property_elements}
     values = {name: element.get("value", "") for name, element in by_name.items()}
-    if property_list is None or not _is_withheld(values, pairs):
+    if property_elements is None or not _is_withheld(values, pairs):
         return
     by_name["specdec.headline"].set("value", NOT_COUNTED)
-    property_list.append(property_list.makeelement("property", {"name": _WITHHELD, "value": NOT_COUNTED}))
+    property_elements.append(property_elements.makeelement("property", {"name": _WITHHELD, "value": NOT_COUNTED}))
     for skipped in case.findall("skipped"):
         skipped.set("message", NOT_COUNTED)
         skipped.text = None

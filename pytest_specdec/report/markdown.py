@@ -1,4 +1,8 @@
-"""A run as GitHub-flavoured Markdown, small enough for a comment on a pull request."""
+"""A run as GitHub-flavoured Markdown, small enough for a comment on a pull request.
+
+A judgement is one test's result on one variant, a server with speculation, against the baseline, one without. A finding is one fault with
+all the failures that it explains, of which one leads. A red run is one that fails. An upgrade is the comparison with an earlier run.
+"""
 
 from __future__ import annotations
 
@@ -98,8 +102,7 @@ def fold_section(title: str, lines: Iterable[str]) -> tuple[str, ...]:
 def _head_lines(run: Run) -> Iterator[str]:
     """Yield the head: title, answers, faults, next steps and promises.
 
-    Waived failures, suspicious verdicts and undecided speeds follow the faults. The table of promises is last, with the reasons for missing
-    judgements below.
+    Waived failures, suspicious verdicts and undecided speeds follow the faults. The table of promises is last, with reasons for gaps below.
     """
     plan = run.plan
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
@@ -130,8 +133,8 @@ def _head_lines(run: Run) -> Iterator[str]:
 def _title_sign(run: Run) -> str:
     """Return the sign of the title.
 
-    It is good only for a clean run with its speed decided. It is bad wherever the session exits with a failure: for a red run, and for a
-    capture that was ended by an error.
+    It is good only for a clean run in which no speed was left undecided. It is bad wherever the session exits with a failure: for a red
+    run, and for a capture that was ended by an error.
     """
     if run.red or (run.status is not None and run.status.error):
         return "❌"
@@ -140,14 +143,14 @@ def _title_sign(run: Run) -> str:
 
 
 def _narrow_tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a wide table as several tables of :data:`COLUMNS` columns.
+    """Yield a wide table as several tables of :data:`COLUMNS` columns, one below the other.
 
     ``rows`` begin with the header. Each table repeats the first column, and leaves out rows with nothing but ``-`` in its other columns.
     """
-    for start in range(1, max(2, len(rows[0])), COLUMNS - 1):  # once at least: the first column alone is a table too
-        if start > 1:
+    for first_column in range(1, max(2, len(rows[0])), COLUMNS - 1):  # once at least: the first column alone is a table too
+        if first_column > 1:
             yield ""
-        header, *body = ((row[0], *row[start : start + COLUMNS - 1]) for row in rows)
+        header, *body = ((row[0], *row[first_column : first_column + COLUMNS - 1]) for row in rows)
         yield from table_lines([header, *(row for row in body if set(row[1:]) != {"-"})])
 
 
@@ -167,10 +170,7 @@ def _speed_lines(run: Run) -> Iterator[str]:
 
 
 def _finding_section(finding: SharedCause) -> str:
-    """Return a folded section on a finding's leading failure.
-
-    The other failures of the finding follow it with a line each, unfolded.
-    """
+    """Return a folded section on a finding's leading failure, and below it a list of its other ones."""
     _, *others = finding.failures
     lines = "".join(f"\n- `{_escape_code(j.nodeid)}` {escape(j.verdict.headline if j.verdict else j.error)}" for j in others)
     return _failure_section(finding.leader) + (f"\n\nThe same fault in:\n{lines}\n" if lines else "")

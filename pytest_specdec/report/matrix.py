@@ -1,4 +1,9 @@
-"""The report of a matrix: its cells by family, findings over cells with the axis values that they go with, and the class of the whole."""
+"""The report of a matrix: its cells by family, findings over cells with the axis values that they go with, and the class of the whole.
+
+A cell is one variant, a server with speculation, under one value of each axis, such as dtype. Cells with the same baseline, one without
+speculation, form a group, which has a run of its own. A family is a group of tests, such as greedy. A finding is one fault with its
+failures. A cell is red by a finding, and clean where the finding's family was judged with nothing wrong.
+"""
 
 from __future__ import annotations
 
@@ -159,8 +164,8 @@ def make(
 ) -> MatrixReport:
     """Return the report of a session's run of a matrix.
 
-    ``runs`` are those of its groups by name. None stands for a group without results; ``refusals`` has the reason by name, as of a disk
-    that was full. The report has a command to resume unless the capture of every group is complete.
+    ``stored`` says which groups and cells the run is to have, and ``runs`` has the run of each group by name: None for one without results.
+    ``refusals`` has the reason for that, such as a full disk. The report has a command to resume unless every capture is complete.
     """
     one_line_refusals = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
     results = (summarise(name, part, runs.get(name), one_line_refusals.get(name, _NO_RUN)) for name, part in stored.groups.items())
@@ -177,8 +182,8 @@ def _is_complete(run: Run | None) -> bool:
 def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO_RUN) -> GroupResult:
     """Return what the run of a group came to.
 
-    ``directory`` is its name and ``part`` says what it is to have. Without a ``run`` its cells are missing for the ``reason``. Of its
-    comparison with an earlier run all but tables and sections are taken over.
+    ``directory`` is its name and ``part`` says which cells it is to have. Without a ``run`` these are missing for the ``reason``. To be
+    small, the result leaves out the evidence of its failures, and of its comparison with an earlier run the tables and sections.
     """
     if run is None:
         return GroupResult(
@@ -207,8 +212,8 @@ def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO
 def _describe_open(run: Run) -> str:
     """Return the first reason for a run that is neither clean nor has findings.
 
-    It is what ended the capture, or a judgement without a decision or verdict. Without either it is empty if the run is compared with an
-    earlier one, since the report has lines of its own for that, and else points to the run's report.
+    It is what ended the capture, or a judgement without a decision or verdict. If there is none and the run is compared with an earlier
+    one, it is empty: the report has lines of its own for that. Else it points to the run's report.
     """
     if run.status is None or run.status.error:
         return run.status.error.partition("\n")[0] if run.status else "the capture came to no end"
@@ -219,8 +224,8 @@ def _describe_open(run: Run) -> str:
 def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterable[Cause]) -> CellResult:
     """Return what one cell came to in the run of its group.
 
-    ``families`` are those of the run, and ``causes`` those of the failures of the cell called ``name``. Speed is not among the clean
-    families of a cell with wrong tokens.
+    ``families`` are those of the run, and ``causes`` those of the failures of the cell called ``name``, which is a pair in that run. The
+    clean families of a cell with wrong tokens are without speed, which means nothing there.
     """
     by_family = {family.value: run.of(name, family) for family in families}
     not_counted = {Family.SPEED.value} if name in run.not_counted else set()
@@ -253,18 +258,18 @@ def _headline_only(judgement: JudgementResult) -> JudgementResult:
 def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, expected: Collection[str] = ()) -> MatrixReport:
     """Return the report of a run of a matrix.
 
-    ``groups`` are the results of the run's groups, taken one after another, and ``directory`` is the run's as a person would type it. The
-    cells named by ``expected`` are to have results, by default those that the run was to capture; others are left out.
+    ``groups`` are the results of its groups, taken one after another to save memory, and ``directory`` is the run's as a person would type
+    it. The cells named by ``expected`` are to have results, by default those that ``stored`` was to capture; others are left out.
     """
-    order = {group.name: index for index, group in enumerate(stored.matrix.groups)}
+    group_order = {group.name: index for index, group in enumerate(stored.matrix.groups)}
     captured = frozenset(stored.captured)
     wanted = frozenset(expected) or captured
     selected = (_select_cells(group, wanted) for group in groups if wanted.intersection(_list_cells(group)))
-    results = tuple(sorted(selected, key=lambda result: order[result.group]))
+    results = tuple(sorted(selected, key=lambda result: group_order[result.group]))
     cells = tuple(cell for cell in stored.matrix.cells if cell.name in wanted)
     missing = {cell: why for result in results for cell, why in result.missing.items()}
     missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in captured}
-    judged = {family for result in results for family in result.families}
+    judged_families = {family for result in results for family in result.families}
     findings = _join_findings(results, cells)
     return MatrixReport(
         directory=directory,
@@ -275,7 +280,7 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
         groups=results,
         missing={cell.name: missing[cell.name] for cell in cells if cell.name in missing},
         findings=findings,
-        families=(*(name for name in FAMILIES if name in judged), *sorted(judged - FAMILIES.keys())),
+        families=(*(name for name in FAMILIES if name in judged_families), *sorted(judged_families - FAMILIES.keys())),
         joint_pattern=_find_joint_pattern(findings, results, cells),
     )
 
@@ -288,22 +293,22 @@ def _list_cells(group: GroupResult) -> frozenset[str]:
 def _select_cells(group: GroupResult, wanted: frozenset[str]) -> GroupResult:
     """Return the result of a group with its ``wanted`` cells alone.
 
-    Its class stays that of its run; where that is due to the findings of other cells, these are the reason.
+    Its class stays that of its run. If that is a finding, and only cells that are left out have one, they are the reason.
     """
     cells = tuple(cell for cell in group.cells if cell.name in wanted)
-    others = [cell.name for cell in group.cells if cell.name not in wanted and cell.causes]
+    others_with_finding = [cell.name for cell in group.cells if cell.name not in wanted and cell.causes]
     reason = group.reason
-    if others and group.run_class is RunClass.FINDING and not any(cell.causes for cell in cells):
-        reason = f"in cells outside the selection: {', '.join(others)}"
+    if others_with_finding and group.run_class is RunClass.FINDING and not any(cell.causes for cell in cells):
+        reason = f"in cells outside the selection: {', '.join(others_with_finding)}"
     return replace(group, cells=cells, missing={name: why for name, why in group.missing.items() if name in wanted}, reason=reason)
 
 
 def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[GroupResult], cells: Sequence[Cell]) -> AxisPattern | None:
     """Return the pattern of all cells with a finding, whichever it is.
 
-    One fault may have other names in other cells, so that no finding by itself shows the axis values that it goes with. None if nothing
-    separates these cells from the clean ones, or if one of the findings has all of them. A cell is clean if it has no finding, and every
-    family that leads one was judged there with nothing wrong.
+    One fault may have other names in other cells, so that no finding by itself shows the axis values that it goes with. None if no axis
+    values separate these cells from the clean ones, or if one of the findings has all of them. A cell is clean here if it has no finding,
+    and the families of all findings' leading failures were judged there with nothing wrong.
     """
     red = frozenset(cell for finding in findings for cell in finding.pattern.red)
     if any(frozenset(finding.pattern.red) == red for finding in findings):
@@ -317,7 +322,7 @@ def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[Grou
 def _join_findings(groups: Iterable[GroupResult], cells: tuple[Cell, ...]) -> tuple[MatrixFinding, ...]:
     """Return the findings of all groups, that in most cells first.
 
-    Equal ones are joined. Pairs are cells here: causes are joined by cell, and a cell is a pair of the same name in its group's run.
+    Equal ones are joined over cells: a cell is a pair of the same name in its group's run, as :func:`join_causes` takes them.
     """
     results = [(group.directory, result) for group in groups for result in group.cells]
     directories = {result.name: directory for directory, result in results}

@@ -1,4 +1,9 @@
-"""The axis values that a finding goes with: exact separations of its cells by one value or two, else counts by value."""
+"""The axis values that a finding goes with: exact separations of its cells by one value or two, else counts by value.
+
+A cell of a matrix is one variant under one value of each axis, such as dtype. For one finding a cell is red if it has it, clean if the
+finding's family was judged there with nothing wrong, and else open. A value, or a pair of values, separates if the red cells are exactly
+those with it. A single value separates too if the clean cells are exactly those with it.
+"""
 
 from __future__ import annotations
 
@@ -82,17 +87,18 @@ class AxisPattern:
 def find_pattern(red: Collection[str], clean: Collection[str], cells: Sequence[Cell]) -> AxisPattern:
     """Return the pattern of the red cells, by the values of the axes.
 
-    ``red`` and ``clean`` are names of ``cells``, which are all cells of the matrix. The cells in neither are only counted.
+    ``red`` and ``clean`` are names of ``cells``, which are all cells of the matrix; those in neither are only counted. A single red cell
+    has its values listed. Separations are looked for if several cells are red and at least one is clean.
     """
-    judged = [cell for cell in cells if cell.name in red or cell.name in clean]
-    red_names = tuple(cell.name for cell in judged if cell.name in red)
-    by_choice = _cells_by_choice(judged)
+    red_or_clean = [cell for cell in cells if cell.name in red or cell.name in clean]
+    red_names = tuple(cell.name for cell in red_or_clean if cell.name in red)
+    by_choice = _cells_by_choice(red_or_clean)
     return AxisPattern(
         red=red_names,
-        clean=tuple(cell.name for cell in judged if cell.name not in red),
-        open=len(cells) - len(judged),
-        choices=tuple(_choices(next(cell for cell in judged if cell.name in red))) if len(red_names) == 1 else (),
-        separations=_find_separations(frozenset(red_names), by_choice, len(judged)) if 1 < len(red_names) < len(judged) else (),
+        clean=tuple(cell.name for cell in red_or_clean if cell.name not in red),
+        open=len(cells) - len(red_or_clean),
+        choices=tuple(_choices(next(cell for cell in red_or_clean if cell.name in red))) if len(red_names) == 1 else (),
+        separations=_find_separations(frozenset(red_names), by_choice, len(red_or_clean)) if 1 < len(red_names) < len(red_or_clean) else (),
         counts=tuple(
             ValueCount(choice=choice, red=len(names & frozenset(red_names)), cells=len(names)) for choice, names in by_choice.items()
         ),
@@ -100,7 +106,7 @@ def find_pattern(red: Collection[str], clean: Collection[str], cells: Sequence[C
 
 
 def _choices(cell: Cell) -> Iterator[Choice]:
-    """Yield the value of each axis, the variant last."""
+    """Yield a cell's value of each axis, the variant last."""
     yield from (Choice(axis=axis, value=value) for axis, value in cell.choices.items() if axis != VARIANT)
     yield Choice(axis=VARIANT, value=cell.variant)
 
@@ -120,7 +126,8 @@ def _cells_by_choice(cells: Iterable[Cell]) -> dict[Choice, frozenset[str]]:
 def _find_separations(red: frozenset[str], by_choice: Mapping[Choice, frozenset[str]], judged: int) -> tuple[Separation, ...]:
     """Return all separations by one value; if there are none, those by two.
 
-    ``judged`` is the number of red and clean cells.
+    ``by_choice`` has the red and clean cells with each value, ``judged`` is their number. Two values of different axes separate if the
+    cells with both are the red ones.
     """
     single = tuple(_separations_by_value(red, by_choice, judged))
     if single:
@@ -128,16 +135,16 @@ def _find_separations(red: frozenset[str], by_choice: Mapping[Choice, frozenset[
     pairs = combinations(by_choice.items(), 2)
     return tuple(
         Separation(choices=(one, other), cells=len(red), others=judged - len(red))
-        for (one, names), (other, more_names) in pairs
-        if one.axis != other.axis and names & more_names == red
+        for (one, with_one), (other, with_other) in pairs
+        if one.axis != other.axis and with_one & with_other == red
     )
 
 
 def _separations_by_value(red: frozenset[str], by_choice: Mapping[Choice, frozenset[str]], judged: int) -> Iterator[Separation]:
     """Yield the values whose cells are exactly the red ones, or exactly the clean ones.
 
-    If an axis has two values, both separate the cells: only the red one is yielded, with the other one named. ``judged`` is the number of
-    red and clean cells.
+    If an axis has two values, both separate the cells: only the one of the red cells is yielded, with the other one named. ``judged`` is
+    the number of red and clean cells.
     """
     for choice, names in by_choice.items():
         other_values = [other.value for other in by_choice if other.axis == choice.axis and other != choice]
@@ -157,24 +164,25 @@ def describe(pattern: AxisPattern) -> str:
 def _describe_place(pattern: AxisPattern) -> str:
     """Return the red cells among the red and clean ones, as a clause.
 
-    It says that all of them are red, names the axis values of a single red cell or those that separate several, or else counts by value.
+    It names the axis values of a single red cell, or those that separate several from the clean ones, or counts red cells by value. Of
+    several separations the first is described, and up to :data:`_MOST_OTHERS` further ones are named.
     """
-    red, judged = len(pattern.red), len(pattern.red) + len(pattern.clean)
-    if red == judged:
+    red, total = len(pattern.red), len(pattern.red) + len(pattern.clean)
+    if red == total:
         return f"red {_all_cells(red)} judged"
     if pattern.choices:
-        return f"red in 1 of {judged} cells: {', '.join(map(str, pattern.choices))}"
+        return f"red in 1 of {total} cells: {', '.join(map(str, pattern.choices))}"
     if not pattern.separations:
-        return "; ".join((f"red in {red} of {judged} cells", *_describe_counts(pattern.counts)))
+        return "; ".join((f"red in {red} of {total} cells", *_describe_counts(pattern.counts)))
     first, *others = pattern.separations
-    named = [separation.phrase for separation in others[:_MOST_OTHERS]]
+    phrases = [separation.phrase for separation in others[:_MOST_OTHERS]]
     more = [f"{len(others) - _MOST_OTHERS} more"] if len(others) > _MOST_OTHERS else []
-    same = f"; the same cells are those {', and those '.join([*named, *more])}" if others else ""
+    same = f"; the same cells are those {', and those '.join([*phrases, *more])}" if others else ""
     return _describe_separation(first) + same
 
 
 def _describe_separation(separation: Separation) -> str:
-    """Return one separation as a clause: the cells with its values, then the others."""
+    """Return one separation as a clause: the cells with its values (the clean ones if inverted), then the others."""
     text, others = " and ".join(map(str, separation.choices)), separation.others
     if separation.is_inverted:
         rest = f"in all the other {others} cells" if others > 1 else "in the one other cell"

@@ -1,4 +1,7 @@
-"""The files of a matrix's report: its results for machines, and a page in each format."""
+"""The files of a matrix's report: its results for machines, and a page in each format.
+
+A cell is a variant under one value of each axis, such as dtype. Cells with one baseline are a group. A finding's pattern is axis values.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def documents(report: MatrixReport, formats: Iterable[str]) -> dict[str, str]:
 
 
 def document(report: MatrixReport) -> JSON:
-    """Return the report as JSON, with its schema."""
+    """Return the report as JSON; ``together`` is the pattern of all findings, null without one."""
     cells, joint = {cell.name: cell for cell in report.cells}, report.joint_pattern
     return {
         "schema": SCHEMA,

@@ -1,4 +1,7 @@
-"""The report of a matrix as GitHub-flavoured Markdown, with links to the reports of its groups."""
+"""The report of a matrix as GitHub-flavoured Markdown, with links to the reports of its groups.
+
+A cell is a variant under one value of each axis, such as dtype. Cells with one baseline are a group. A finding is one fault in its cells.
+"""
 
 from __future__ import annotations
 
@@ -79,10 +82,7 @@ def _fold_list(title: str, items: Iterable[str]) -> tuple[str, ...]:
 
 
 def _finding(report: MatrixReport, finding: MatrixFinding) -> str:
-    """Return a finding's section: its axis values, evidence and cells.
-
-    The evidence is a link to the report of the group with the leading failure.
-    """
+    """Return a finding's section: its axis values, a link to the group with its leading failure, and its cells."""
     leader = finding.cause.leader
     evidence = f"Evidence: {_link(leader.pair, finding.directory)}"
     headline_text = f"{escape(leader.verdict.headline)}. " if leader.verdict else ""

@@ -1,4 +1,7 @@
-"""The report of a matrix as one HTML page: opens from disk, runs no script, asks no network, reads in light, dark and print."""
+"""The report of a matrix as one HTML page: opens from disk, runs no script, asks no network, reads in light, dark and print.
+
+A cell is a variant under one value of each axis, such as dtype. Cells with one baseline are a group. A cell with a finding is red.
+"""
 
 from __future__ import annotations
 

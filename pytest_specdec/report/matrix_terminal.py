@@ -1,4 +1,8 @@
-"""The report of a matrix on the terminal, in pieces with a tone."""
+"""The report of a matrix on the terminal, in pieces with a tone.
+
+A cell is a variant under one value of each axis, such as dtype. Cells with one baseline are a group, which has a run of its own. A finding
+is one fault, in some of the cells, which are red. An upgrade is the comparison of a group with an earlier run.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,7 @@ def headline(report: MatrixReport) -> str:
 def _count_findings(report: MatrixReport) -> str:
     """Return the number of findings and of their cells, in words.
 
-    Without a finding it says that nothing could be judged, that only an upgrade is worse, that nothing is wrong, or that not everything was
-    judged.
+    Without a finding it says that nothing could be judged, only an upgrade is worse, nothing is wrong, or not everything was judged.
     """
     if report.findings:
         red = {cell for finding in report.findings for cell in finding.pattern.red}
@@ -101,18 +104,19 @@ def joint_pattern_text(report: MatrixReport) -> Iterator[str]:
 def upgrades(report: MatrixReport) -> Iterator[CellText]:
     """Yield a line for each result of comparing groups with an earlier run.
 
-    Groups with the same word and kind of headline share a line, which has the headline of the first of them. The worst result comes first.
+    Groups with the same word (worse, unknown, fine) and kind of headline share a line, with the headline of the first of them. The worst
+    comes first. The groups are named unless they are all that were compared.
     """
     compared = [(group.directory, group.upgrade) for group in report.groups if group.upgrade is not None]
     by_case: dict[tuple[UpgradeWord, str], list[tuple[str, str]]] = {}
     for directory, upgrade in compared:
         by_case.setdefault((upgrade.word, upgrade.case or upgrade.headline), []).append((directory, upgrade.headline))
     worst_first = list(UPGRADE_TONES)
-    for (word, _), members in sorted(by_case.items(), key=lambda entry: worst_first.index(entry[0][0])):
-        names = f" ({_list_names([directory for directory, _ in members])})" if len(members) < len(compared) else ""
-        _, first_headline = members[0]
-        first = f"; the first: {first_headline}" if len(members) > 1 else f": {first_headline}"
-        what = f"{len(members)} of {plural(len(compared), 'group')}{names}: {word.value}{first}"
+    for (word, _), same_result in sorted(by_case.items(), key=lambda entry: worst_first.index(entry[0][0])):
+        names = f" ({_list_names([directory for directory, _ in same_result])})" if len(same_result) < len(compared) else ""
+        _, first_headline = same_result[0]
+        headline_text = f"; the first: {first_headline}" if len(same_result) > 1 else f": {first_headline}"
+        what = f"{len(same_result)} of {plural(len(compared), 'group')}{names}: {word.value}{headline_text}"
         yield CellText(text=f"UPGRADE: {what}", tone=UPGRADE_TONES[word])
 
 
@@ -147,18 +151,17 @@ def _list_names(names: list[str]) -> str:
 def _table(report: MatrixReport, *, verbose: bool) -> Iterator[Line]:
     """Yield the table of cells by family, an empty line first.
 
-    Without ``verbose`` a table of more than :data:`ROWS` cells has only red ones, :data:`MOST_ROWS` at most. A last line counts the cells
-    that it leaves out.
+    Without ``verbose`` a table of more than :data:`ROWS` cells has only red ones, :data:`MOST_ROWS` at most. A last line counts the rest.
     """
     results = report.results
     is_cut = not verbose and len(results) > ROWS
-    shown = tuple(result for result in results if result.tone is Tone.BAD)[:MOST_ROWS] if is_cut else results
-    if shown:
+    in_table = tuple(result for result in results if result.tone is Tone.BAD)[:MOST_ROWS] if is_cut else results
+    if in_table:
         header = tuple(CellText(text=printable(name)) for name in ("", *report.families))
         yield ()
-        yield from table_lines((header, *(row(report, result) for result in shown)))
-    counts = Counter(result.tone for result in results) - Counter(result.tone for result in shown)
-    texts = [f"{counts[tone]} {word}" for tone, word in _WORDS.items() if counts[tone]]
+        yield from table_lines((header, *(row(report, result) for result in in_table)))
+    left_out = Counter(result.tone for result in results) - Counter(result.tone for result in in_table)
+    texts = [f"{left_out[tone]} {word}" for tone, word in _WORDS.items() if left_out[tone]]
     if texts:
         yield plain_line(f"not in the table: {', '.join(texts)}; -v, or a page of the report, shows all")
 
@@ -175,15 +178,14 @@ def row(report: MatrixReport, result: CellResult) -> tuple[CellText, ...]:
 def next_steps(report: MatrixReport) -> tuple[Line, ...]:
     """Return a line per command to type next.
 
-    A capture that can be resumed comes first. Without one they are the steps of one group: of that with the first finding, or of the first
-    group that has any.
+    A capture that can be resumed comes first. Else they are the steps of one group: that with the first finding, or the first with any.
     """
     leading = report.findings[0].directory if report.findings else ""
-    groups = sorted(report.groups, key=lambda group: group.directory != leading)
-    steps = next((group.next_steps for group in groups if group.next_steps), ())
-    missing = (NextStep(what="resume the incomplete capture", command=report.resume),)
+    leading_first = sorted(report.groups, key=lambda group: group.directory != leading)
+    steps = next((group.next_steps for group in leading_first if group.next_steps), ())
+    resume_step = (NextStep(what="resume the incomplete capture", command=report.resume),)
     tone = Tone.BAD if report.red else Tone.UNSURE
-    return tuple((CellText(text=printable(f"Next: {step.text}"), tone=tone),) for step in (missing if report.resume else steps))
+    return tuple((CellText(text=printable(f"Next: {step.text}"), tone=tone),) for step in (resume_step if report.resume else steps))
 
 
 _MEANINGS = {
@@ -200,13 +202,13 @@ def result(report: MatrixReport) -> Line:
     is worse, the worst comparison with an earlier run.
     """
     run_class = report.run_class
-    what = _MEANINGS.get(run_class, "")
+    meaning = _MEANINGS.get(run_class, "")
     if run_class is RunClass.FINDING and report.findings:
         first, *others = report.findings
         if report.joint_pattern is not None:
-            what = f": {first.cause.name}, and {len(others)} more: {describe(report.joint_pattern)}"
+            meaning = f": {first.cause.name}, and {len(others)} more: {describe(report.joint_pattern)}"
         else:
-            what = f": {first.cause.name}: {first.place}" + (f"; and {len(others)} more" if others else "")
+            meaning = f": {first.cause.name}: {first.place}" + (f"; and {len(others)} more" if others else "")
     elif run_class is RunClass.FINDING:
-        what = next((f": {line.text}" for line in upgrades(report)), what)
-    return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=class_tone(run_class)),)
+        meaning = next((f": {line.text}" for line in upgrades(report)), meaning)
+    return (CellText(text=printable(f"RESULT: {run_class.value}{meaning}"), tone=class_tone(run_class)),)

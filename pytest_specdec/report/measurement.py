@@ -1,4 +1,8 @@
-"""Measurements: the figures of one stored run that a trend follows, by variant and workload."""
+"""Measurements: the figures of one stored run that a trend follows, by variant and workload.
+
+A level is the typical value of a measure over a stretch of runs. A promise is what a verdict has measured. Evidence is against a correct
+sampler, as a power of ten. Noise is that of log-probabilities.
+"""
 
 from __future__ import annotations
 
@@ -142,8 +146,9 @@ def measure_variant(run: Run, stored: Sequence[StoredFigures]) -> dict[Quantity,
     """Return the figures of a run with one variant's judgements.
 
     ``stored`` has further figures of each judgement, in the order of ``run.judgements``. Invalid verdicts are left out, and so are speed
-    and acceptance of a variant with wrong tokens. Over all workloads, evidence and noise (as greedy measures it) are the highest, and wrong
-    tokens the sum. Values that are not finite are left out, and those of 0 or below unless 0 is an ordinary value of the measure.
+    and acceptance of a variant with wrong tokens. Evidence, noise (of the greedy family) and wrong tokens are one figure for all workloads:
+    the highest of the first two, the sum of the last. Values that are not finite are left out, and those of 0 or below unless 0 is an
+    ordinary value of the measure.
     """
     pairs = ((judgement.verdict, figures) for judgement, figures in zip(run.judgements, stored, strict=True))
     valid = [(verdict, figures) for verdict, figures in pairs if verdict and verdict.outcome is not Outcome.INVALID]
@@ -151,10 +156,10 @@ def measure_variant(run: Run, stored: Sequence[StoredFigures]) -> dict[Quantity,
     if not run.not_counted:  # the run has this variant alone
         for verdict, figures in valid:
             measured.update(_measure_speed(verdict, figures))
-    wealth = [verdict.promise.log10_wealth for verdict, _ in valid if isinstance(verdict.promise, SampledTokens)]
+    evidence = [verdict.promise.log10_wealth for verdict, _ in valid if isinstance(verdict.promise, SampledTokens)]
     noise = [figures.noise_nats for verdict, figures in valid if verdict.family is Family.GREEDY and figures.noise_nats is not None]
     wrong = [figures.wrong_tokens for _, figures in valid if figures.wrong_tokens is not None]
-    for measure, values, combine in ((EVIDENCE, wealth, max), (NOISE, noise, max), (WRONG, wrong, sum)):
+    for measure, values, combine in ((EVIDENCE, evidence, max), (NOISE, noise, max), (WRONG, wrong, sum)):
         if values:
             measured[Quantity(measure=measure)] = Measurement(value=float(combine(values)))
     return {quantity: one for quantity, one in measured.items() if isfinite(one.value) and (one.value > 0.0 or quantity.measure in _ZEROS)}
@@ -165,10 +170,7 @@ _ZEROS = frozenset({NOISE, EVIDENCE, WRONG})
 
 
 def _measure_speed(verdict: Verdict, stored: StoredFigures) -> Iterator[tuple[Quantity, Measurement]]:
-    """Yield the speedup, decode speeds and acceptance of one verdict.
-
-    Nothing for a verdict with another promise.
-    """
+    """Yield the speedup, decode speeds and acceptance of one verdict; nothing for another promise."""
     promise, workload = verdict.promise, verdict.workload
     if isinstance(promise, AcceptedLength):
         low, high = stored.acceptance_length_low, stored.acceptance_length_high

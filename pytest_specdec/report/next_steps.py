@@ -35,7 +35,7 @@ class NextStep:
 def list_next_steps(run: Run) -> Iterator[NextStep]:
     """Yield the next steps after a run, the most useful first.
 
-    An incomplete capture has one, to resume it. There is none if everything was captured and nothing is red or suspicious.
+    An incomplete capture has one, to resume it. There is none if everything was captured and nothing is suspicious or red, that is, failed.
     """
     if run.status is None or run.status.state is not State.COMPLETE:
         what = f"resume the incomplete capture (server logs: {run.directory}/servers)"

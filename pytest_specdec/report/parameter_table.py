@@ -1,4 +1,7 @@
-"""The matrix of parameters: what each server does with each sampling parameter, over all verdicts that say so."""
+"""The matrix of parameters: what each server does with each sampling parameter, over all verdicts that say so.
+
+An arm is one server of the run: the baseline, or a variant, the same model with speculation.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ _WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "not decided", "did 
 def effects(run: Run) -> dict[str, dict[str, str]]:
     """Return the worst effect of each sampling parameter, by arm and parameter.
 
-    An effect is a text of :data:`_WORST_FIRST`. Of several verdicts on one parameter the worst counts. Empty if no verdict reports any.
+    An effect is a word on what the arm does with it, such as ``honoured``, ``refused`` or ``ignored``. Of several verdicts on one parameter
+    the worst counts. Empty if no verdict reports any.
     """
     by_arm: dict[str, dict[str, str]] = {}
     for judgement in run.judgements:
         for arm, parameters in (judgement.verdict.parameters if judgement.verdict else {}).items():
-            of_arm = by_arm.setdefault(arm, {})
+            arm_effects = by_arm.setdefault(arm, {})
             for name, effect in parameters.items():
-                of_arm[name] = min(of_arm.get(name, effect), effect, key=_rank_from_worst)
+                arm_effects[name] = min(arm_effects.get(name, effect), effect, key=_rank_from_worst)
     return {arm: by_arm[arm] for arm in sorted(by_arm)}
 
 
@@ -36,16 +40,16 @@ def _rank_from_worst(effect: str) -> int:
 
 
 def rows(run: Run) -> tuple[tuple[str, ...], ...]:
-    """Return a table of effects, by parameter and arm, header first.
+    """Return a table of effects, a row per parameter, header first.
 
-    Parameters that no request sets are left out. Empty without a parameter.
+    Each arm has a column. Parameters that no request sets are left out. Empty if none is left.
     """
     by_arm = effects(run)
-    names = dict.fromkeys(name for of_arm in by_arm.values() for name, effect in of_arm.items() if effect != _NOT_ASKED)
+    names = dict.fromkeys(name for arm_effects in by_arm.values() for name, effect in arm_effects.items() if effect != _NOT_ASKED)
     if not names:
         return ()
     header = ("parameter", *by_arm)
-    body = [(name, *(of_arm.get(name, "-") for of_arm in by_arm.values())) for name in names]
+    body = [(name, *(arm_effects.get(name, "-") for arm_effects in by_arm.values())) for name in names]
     return tuple(tuple(printable(text) for text in row) for row in (header, *body))
 
 
@@ -55,9 +59,9 @@ def not_honoured_line(by_arm: Mapping[str, Mapping[str, str]]) -> str:
     ``by_arm`` is the result of :func:`effects`. Not honoured is a parameter that is refused, ignored or answered with a failure. Empty if
     all are honoured.
     """
-    arms: dict[tuple[str, str], list[str]] = {}
+    arms_by_effect: dict[tuple[str, str], list[str]] = {}
     for arm, parameters in by_arm.items():
         for name, effect in parameters.items():
             if _rank_from_worst(effect) < _WORST_FIRST.index(_HONOURED):
-                arms.setdefault((name, effect), []).append(arm)
-    return printable("; ".join(f"{name} {effect} by {', '.join(arm_names)}" for (name, effect), arm_names in arms.items()))
+                arms_by_effect.setdefault((name, effect), []).append(arm)
+    return printable("; ".join(f"{name} {effect} by {', '.join(arms)}" for (name, effect), arms in arms_by_effect.items()))

@@ -1,4 +1,9 @@
-"""The plan in a few lines, printed before anything boots."""
+"""The plan in a few lines, printed before anything boots.
+
+A pair is a variant, a server with speculation, and the baseline, the same model without it. A judgement is one test of a pair on the
+answers to a workload, a set of requests. A boot is one start of a server. An arm is what a boot serves as: the baseline, its control (a
+second boot, to measure noise), or a variant. Scoring reads answers' token probabilities from the baseline.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,9 @@ if TYPE_CHECKING:
 def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     """Return the plan in the lines printed before anything boots.
 
-    They show the judgements, the config's own prompts, golden floors, the cost of the capture, and each test's share of the false-alarm
-    budget. ``origin`` is the run directory, as a person would type it. A replay has no cost.
+    They show the judgements, the config's own prompts, golden floors (least accepted lengths from a file), the cost of the capture, and
+    each test's share of the false-alarm budget. ``origin`` is the run directory, as a person would type it. If ``replayed``, stored answers
+    are judged again, and no cost is shown.
     """
     costs = (
         _describe_cost(plan),
@@ -62,7 +68,8 @@ def own_prompts(plan: Plan) -> tuple[str, ...]:
 def _describe_cost(plan: Plan) -> str:
     """Return boots, requests, tokens and time of the capture.
 
-    Servers that the run starts have boots and fresh starts, attached ones have visits. The placement of the servers follows the boots.
+    Servers that the run starts are counted in boots; attached ones run already, and are counted in visits. A fresh start (renewal) is
+    another server within a boot, after traffic that may leave its mark. How the servers share the machine follows.
     """
     started = [boot for boot in plan.boots if not boot.attached]
     visited = [boot for boot in plan.boots if boot.attached]
@@ -77,7 +84,7 @@ def _describe_cost(plan: Plan) -> str:
 
 
 def _describe_duration(plan: Plan) -> str:
-    """Return the estimated time with its source, if there is anything to estimate it from."""
+    """Return the estimated time and its source, or a note if it is unknown."""
     if not plan.rates.known:
         return "minutes unknown before the first boot"
     return f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
@@ -109,8 +116,10 @@ def _old_engine_lines(plan: Plan) -> tuple[str, ...]:
     if old is None:
         return ()
     minutes = f", about {clock(old.estimate_s)}, {clock(old.estimate_s + plan.estimate_s)} for both" if plan.rates.known else ""
-    again = sum(boot.role.is_old for boot in plan.boots)
-    purposes = f"; {plural(again, 'boot')} above {'are' if again != 1 else 'is'} of the old engine, for its speed" if again else ""
+    old_boots = sum(boot.role.is_old for boot in plan.boots)
+    purposes = (
+        f"; {plural(old_boots, 'boot')} above {'are' if old_boots != 1 else 'is'} of the old engine, for its speed" if old_boots else ""
+    )
     purposes += " and to score the new one's sampled tokens" if any(boot.role.is_old and boot.scores for boot in plan.boots) else ""
     models = (f"THE MODELS DIFFER: old {old.model}, new {plan.model}; answers may change by that",) if old.model != plan.model else ()
     return (
@@ -127,17 +136,18 @@ _COSTLY = {Family.SAMPLING, Family.SPEED}
 def _describe_requests(plan: Plan) -> str:
     """Return the number of requests sent to each arm, in words.
 
-    The number without workloads judged for sampling or speed alone is added, since these are the costly ones. A family that judges all
-    answers of a variant, whatever their workload, makes no difference to that.
+    A family is a group of tests, such as greedy. Sampling and speed need the most requests, so that the number of those that any other
+    family judges is added in brackets. Families that judge all answers of a variant (``whole_run``) do not count there, since they judge
+    those for sampling and speed too.
     """
     families: dict[str, set[Family]] = {}
     for judgement in plan.judgements:
         families.setdefault(judgement.workload, set()).add(judgement.family)
     counts = {w.name: len(w.requests) * w.passes for w in plan.workloads if w.name in families}
     cheap_families = {name for name, row in plan.rows.items() if not row.whole_run} - _COSTLY
-    others = sum(count for name, count in counts.items() if families[name] & cheap_families)
+    cheap_count = sum(count for name, count in counts.items() if families[name] & cheap_families)
     total = sum(counts.values())
-    return plural(total, "request") + (f" ({others:,} of them not for sampling or speed)" if others < total else "")
+    return plural(total, "request") + (f" ({cheap_count:,} of them not for sampling or speed)" if cheap_count < total else "")
 
 
 def _further_pass_lines(plan: Plan) -> tuple[str, ...]:
@@ -155,7 +165,7 @@ def _repeat_lines(plan: Plan) -> tuple[str, ...]:
     """Return a line on the time for repeated requests.
 
     Requests are repeated where a count of wrong tokens leaves open whether the server is at fault. Few runs need that, so that it is no
-    part of the estimate. () if the plan has no time for it.
+    part of the estimate. A number of rounds stands in for an unknown time. () if the plan has no time for it.
     """
     most = f"up to {clock(plan.again_s)}" if plan.rates.known else f"up to {ROUNDS} rounds"
     return (f"asking again what a count of wrong tokens leaves open may add {most}",) if plan.again_s else ()
@@ -164,7 +174,8 @@ def _repeat_lines(plan: Plan) -> tuple[str, ...]:
 def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
     """Return a line on the sampled requests added for long boots.
 
-    The planner sends more requests to servers that take long to boot. () if each workload has the number of its depth.
+    The planner sends more requests to servers that take long to boot. ``plan.enlarged`` has the usual number of requests by workload, for
+    those with more. () if there are none.
     """
     if not plan.enlarged:
         return ()
@@ -181,18 +192,18 @@ def _long_prompt_lines(plan: Plan) -> tuple[str, ...]:
 def _describe_long_prompts(workload: Workload) -> str:
     """Return what an arm reads of a workload's long prompts, and what of it is scored.
 
-    Their cost is unknown if prompts are parts of a context limit that the config does not state. Answers are not scored if they end beyond
-    the workload's ``scored_to`` tokens.
+    Their cost is unknown if no prompt has a known length: they are then parts of a context limit that the config does not state. Answers
+    are not scored if prompt and answer together have more than the workload's ``scored_to`` tokens.
     """
     tokens = [prompt_length(request) for request in workload.requests]
     if not any(map(long_prompt, workload.requests)):
         return f"{workload.name}: prompts of parts of the context limit, which no argument states: their cost is not in the estimate"
-    most = workload.scored_to or 0
+    longest = workload.scored_to or 0
     beyond = sum(
-        request_tokens + (request.token_limit or 0) > most for request, request_tokens in zip(workload.requests, tokens, strict=True)
+        request_tokens + (request.token_limit or 0) > longest for request, request_tokens in zip(workload.requests, tokens, strict=True)
     )
     unscored = (
-        f"; {plural(beyond, 'answer')} after more than {most:,} not scored: the scores of a whole prompt come with it" if beyond else ""
+        f"; {plural(beyond, 'answer')} after more than {longest:,} not scored: the scores of a whole prompt come with it" if beyond else ""
     )
     return (
         f"{workload.name}: prompts of up to {max(tokens):,} tokens, {sum(tokens):,} to read by each arm "
@@ -203,7 +214,8 @@ def _describe_long_prompts(workload: Workload) -> str:
 def _attached_lines(plan: Plan) -> tuple[str, ...]:
     """Return lines on the limits of a run with attached servers.
 
-    An attached baseline is its own control, within one boot, and some workloads are not sent. () without such a limit.
+    An attached server runs already and is never started. So the control, else the baseline's second boot, is the same boot asked again.
+    Workloads that are not sent follow, by reason. () without such a limit.
     """
     boot_lines = ("within one boot: the control is the baseline's server, asked again",) if plan.within_one_boot else ()
     by_reason: dict[str, list[str]] = {}
@@ -225,7 +237,7 @@ def _scoring_lines(plan: Plan) -> tuple[str, ...]:
 def _describe_placement(plan: Plan) -> str:
     """Return the placement of the servers, with its reason if the plan has one.
 
-    Servers run side by side or in turn; the latter is said only with a reason.
+    Servers run side by side or in turn. In turn is the usual way, and mentioned only if the plan has a reason for it.
     """
     if plan.placement is Placement.SIDE_BY_SIDE:
         return f" side by side, {plan.servers} servers at once" + (f" ({plan.placement_reason})" if plan.placement_reason else "")
@@ -235,8 +247,8 @@ def _describe_placement(plan: Plan) -> str:
 def _describe_arm(boot: Boot) -> str:
     """Return the name of a boot's arm with the boot's purpose.
 
-    The purpose is added where it is not all of the arm's work: a further boot, whatever it is for, a boot for speed, or one with a small
-    cache. A server that is the baseline and its control has both names.
+    A boot for speed, or with a small cache, has its purpose added; any boot after an arm's first is just called that arm again. A server
+    that is both the baseline and its control has both names.
     """
     if boot.also_baseline:
         return "baseline and control" + (" for speed" if boot.timed else "")
@@ -251,7 +263,8 @@ def _describe_arm(boot: Boot) -> str:
 def _describe_shares(plan: Plan) -> str:
     """Return a line on each family's false-alarm share for one test.
 
-    It ends with the upper bound of the whole run's false-alarm probability, by budget.
+    The share (alpha) is the probability with which the test may fail a correct server by chance. The line ends with the upper bound for
+    the whole run, by budget: correctness and speed. Without a share no test can fail by chance.
     """
     shares = {judgement.family.value: judgement.alpha for judgement in plan.judgements if judgement.alpha}
     if not shares:

@@ -104,10 +104,10 @@ class Repro:
 def requests_to_send(example: Example, family: str, workload: Workload) -> tuple[tuple[Request, ...], ...]:
     """Return the groups of requests to send to reproduce ``example``.
 
-    The groups are sent one after the other, the requests of a group together, in the order of the run. If the judge has found the
-    smallest group that shows the fault, or the request that has to come before, it is that. Otherwise the family decides: in *state* and
-    *offload* the requests before the wrong one come first, one at a time; in *images*, *adapters* and *long* likewise, as they were in
-    flight; in *concurrency* and *pressure* those in flight with it are sent too; in any other family it goes alone.
+    Groups are sent one after the other, the requests of a group together, in the order of the run. If the judge has found the smallest
+    group that shows the fault, or the request to come before, these are sent. Otherwise ``family``, the kind of test, decides: in *state*
+    and *offload* all requests before the wrong one come first, one at a time; in *images*, *adapters* and *long* likewise, grouped as they
+    were in flight; in *concurrency* and *pressure* those in flight with it are sent too; in any other family it goes alone.
     """
     wrong = workload.by_id[example.request_id]
     if example.beside:  # the smallest group, by its other requests
@@ -127,10 +127,10 @@ def requests_to_send(example: Example, family: str, workload: Workload) -> tuple
 def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV, *, is_asked: bool = True) -> str:
     """Return a server's command line, for a reader to type.
 
-    ``line`` is the first line of the server's log, and ``arm`` is ``baseline`` or ``speculative``. The program's folder is left out, and
-    the port is the arm's port in the repro. ``env`` are the variables that the config gives the server, put before the command; a
-    ``${VAR}`` in a value is left to the reader's shell. A process that is not asked, one of several of a server, keeps its port, by which
-    the others find it. Empty if the log has no command.
+    ``line`` is the first line of the server's log, the command after ``# ``. ``arm`` is ``baseline`` or ``speculative``. The program's
+    folder and Python's version are left out, and the port is the arm's in the repro. ``env`` are the variables that the config gives the
+    server, put before the command; a ``${VAR}`` is left to the reader's shell. Where a server has several processes, one that is not asked,
+    so gets no requests, keeps its port, by which the others find it. Empty if the log has no command.
     """
     if not line.startswith("# "):
         return ""
@@ -144,8 +144,8 @@ def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV, *, is_a
 def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
     """Return the texts of the repro's files, by file name.
 
-    ``form`` is the template of the engine's issue tracker, as :class:`pytest_specdec.engines.optional.BugForm` has it, with the fields
-    ``environment``, ``description`` and ``reproduction``.
+    ``form`` is the template of the engine's issue tracker, with the fields ``environment``, ``description`` and ``reproduction``. The
+    request alone, for curl, has the fields of the speculative server.
     """
     request = repro.request
     script = script_of(repro, characters=_shared_characters(repro) + 1)  # up to the first that differs
@@ -166,8 +166,8 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
 def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES) -> str:
     """Return the repro's Python script, for showing the fault.
 
-    ``characters`` is the length of the compared beginnings of texts. Requests that go together are sent up to ``tries`` times, until the
-    fault shows; a single request in flight is sent once.
+    ``characters`` is the length of the compared beginnings of texts. Where requests of the last group go together, all groups are sent up
+    to ``tries`` times, until the fault shows, since it depends on their order of arrival; else once.
     """
     last = repro.groups[-1]
     most = min(len(last), repro.concurrency)
@@ -185,11 +185,11 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
 
 
 def _comparable_others(repro: Repro) -> tuple[int, ...]:
-    """Return the indices of other requests with texts to compare too.
+    """Return the indices, in the last group, of other requests to compare too.
 
-    They are those of the last group, from 0, that take the most probable token of the unprocessed distribution, as sent to either arm.
-    Reported log-probabilities then tell near-ties from faults; penalties and grammars change what is likely, and rule a request out. Empty
-    for a symptom that no text shows.
+    On another try the fault may strike one of them. They have to take the most probable token of the unprocessed distribution, as sent to
+    either arm. Reported log-probabilities then tell near-ties from faults; penalties and grammars change what is likely, and rule a
+    request out. Empty for a symptom that no text shows.
     """
     if repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
         return ()
@@ -199,13 +199,13 @@ def _comparable_others(repro: Repro) -> tuple[int, ...]:
 
 
 def _request_settings(repro: Repro) -> repro_script.Arms:
-    """Return the settings of each arm's requests alone, headers and body fields; empty without any."""
+    """Return headers and body fields of one arm's requests only, by arm; empty without any."""
     arms: repro_script.Arms = {name.upper(): {"headers": {**arm.headers}, "body": {**arm.body}} for name, arm in _arms(repro).items()}
     return arms if any(part for arm in arms.values() for part in arm.values()) else {}
 
 
 def requests_of(repro: Repro) -> str:
-    """Return the JSON that the script of a repro reads."""
+    """Return the JSON that the script reads: groups of paths with bodies."""
     return _json([[_request_entry(repro, request) for request in group] for group in repro.groups])
 
 
@@ -238,9 +238,9 @@ def _shared_characters(repro: Repro) -> int:
 
 
 def _describe_answer(record: ArmRecord) -> dict[str, object] | None:
-    """Return one server's answer as JSON, with its tokens' baseline scores.
+    """Return one server's answer as JSON, with the baseline's scores of its tokens.
 
-    None without an answer. A score is left out if it lists no most probable token.
+    A score is a token's log-probability, beside that of the most probable one; it is left out without the latter. None without an answer.
     """
     answer = record.answer
     if answer is None:
@@ -339,9 +339,9 @@ def _commands(repro: Repro) -> str:
 
 
 def _code_to_run(repro: Repro) -> str:
-    """Return a code block of commands: servers, packages, script."""
+    """Return a code block of commands: servers, variables to set, packages, script."""
     run = "BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py"
-    names = sorted(set(re.findall(r"\$\{(\w+)\}", _json(_request_settings(repro)))))
+    names = sorted(set(re.findall(r"\$\{(\w+)\}", _json(_request_settings(repro)))))  # of each ${VAR}, which the script fills in
     variables = f"# set {', '.join(names)}\n" if names else ""
     return _code_block(
         "sh", f"{_commands(repro)}\n\n{variables}pip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}"
@@ -349,13 +349,13 @@ def _code_to_run(repro: Repro) -> str:
 
 
 def _reproduction(repro: Repro, script: str) -> str:
-    """Return the reproduction for an issue, with both files.
+    """Return the section of an issue on how to reproduce the fault.
 
-    They are in full but for the data of images, which no reader wants to see.
+    It has both files in full, but for the data of images, which no reader wants to see.
     """
     requests = requests_of(repro)
-    shown = shorten_data_urls(requests)
-    beside = "`requests.json`, beside it" + (", is attached: the data of its images is left out here" if shown != requests else "")
+    without_images = shorten_data_urls(requests)
+    beside = "`requests.json`, beside it" + (", is attached: the data of its images is left out here" if without_images != requests else "")
     return "\n\n".join(
         (
             _code_to_run(repro),
@@ -363,7 +363,7 @@ def _reproduction(repro: Repro, script: str) -> str:
             "`repro.py`:",
             _code_block("python", script),
             f"{beside}:",
-            _code_block("json", shown),
+            _code_block("json", without_images),
         )
     )
 
@@ -438,9 +438,9 @@ def _requirement(repro: Repro) -> tuple[str, ...]:
 
 
 def _caution(repro: Repro) -> tuple[str, ...]:
-    """Return a caution on near-ties in half precision.
+    """Return a caution on near-ties, two candidates nearly as likely.
 
-    The script compares texts, and cannot tell such a near-tie from a fault. () in float32, and for a symptom that no text shows.
+    In half precision rounding may swap them, and the script cannot tell that from a fault. () in float32, or if no text shows the symptom.
     """
     exact = repro.environment.variants.get(repro.verdict.pair, {}).get("dtype", "") == "float32"
     if exact or repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:

@@ -1,4 +1,8 @@
-"""A script that shows one fault on two servers with the openai package alone."""
+"""A script that shows one fault on two servers with the openai package alone.
+
+It is put together from the texts below, which hold placeholders in capitals, such as MOST. The symptom is what is wrong with the answer,
+such as its text or its log-probabilities. An arm is one of the two servers.
+"""
 
 from __future__ import annotations
 
@@ -318,11 +322,12 @@ if __name__ == "__main__":
 def script(example: Example, sending: Sending, *, characters: int, is_json: bool) -> str:
     """Return a Python script for showing the fault of ``example``.
 
-    It reads the requests from ``requests.json`` beside it, and needs no other file. Of answers with another text the first ``characters``
-    characters are compared, up to the first difference in the run. A document is checked against its JSON schema if ``is_json``, since it
-    then has to be JSON; a document under another grammar is compared with the baseline's.
+    It reads the requests from ``requests.json`` beside it, and needs no other file; ``sending`` says how they are sent. Texts are compared
+    in their first ``characters`` characters, which end with the first difference in the run. A document is checked against its JSON schema
+    if ``is_json``, since it then has to be JSON; a document under another grammar is compared with the baseline's.
     """
-    look = {
+    # The script's function that compares both answers; each form has the same name and arguments.
+    compare_answers = {
         Symptom.TEXT: _TEXT,
         Symptom.ANSWER: _ANSWER,
         Symptom.LOGPROBS: _LOGPROBS,
@@ -332,17 +337,18 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
     }[example.symptom]
     names = "OpenAI, OpenAIError, Stream" if sending.streamed else "OpenAI, OpenAIError"
     needed = packages(example, is_json=is_json)
-    settings = (_OWN,) if sending.arms else ()
-    parts = (_BEGINNING, *settings, *_readers(sending), look, _ALL if sending.others else _ONE, _END)
+    settings = (_OWN,) if sending.arms else ()  # headers and body fields of one arm's requests alone
+    parts = (_BEGINNING, *settings, *_readers(sending), compare_answers, _ALL if sending.others else _ONE, _END)
     text = "\n\n".join(parts)
-    limit = STATED if example.limit_nats is None else example.limit_nats
+    limit = STATED if example.limit_nats is None else example.limit_nats  # else the least tolerance of the judges
     for placeholder, value in (
+        # Near-ties of other requests are told from faults by the baseline's log-probabilities, which are then requested.
         ("SEND\n", f"{_OWN_FIELDS if sending.arms else ''}{_ASK_LOGPROBS if sending.others else ''}{_send(sending)}\n"),
         ("OWN_HEADERS", _OWN_HEADERS if sending.arms else ""),
         ("import os\n", "import os\nimport re\n" if sending.arms else "import os\n"),
         ("OTHER_REQUESTS", ", ".join(map(str, sending.others))),
         ("PACKAGES", needed),
-        ("IMPORTS", "".join(f"import {other}\n" for other in needed.split()[1:]) + f"from openai import {names}"),
+        ("IMPORTS", "".join(f"import {package}\n" for package in needed.split()[1:]) + f"from openai import {names}"),
         ("INDEX", str(sending.index)),
         ("MOST", str(sending.most)),
         ("DEADLINE", f"{sending.deadline_s:g}"),
@@ -373,5 +379,5 @@ def _readers(sending: Sending) -> tuple[str, ...]:
 
 
 def packages(example: Example, *, is_json: bool) -> str:
-    """Return the packages that the script needs."""
+    """Return the packages that the script needs, openai first."""
     return "openai jsonschema" if is_json and example.symptom is Symptom.DOCUMENT else "openai"

@@ -1,4 +1,8 @@
-"""A run: what a session captured or replayed, what was judged, and its one machine-readable document."""
+"""A run: what a session captured or replayed, what was judged, and its one machine-readable document.
+
+A pair is a variant, a server with speculation, and the baseline, the same model without it. A judgement is one test of a pair on the
+answers to a workload.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +214,11 @@ class Run:
 
     @property
     def run_class(self) -> RunClass:
-        """The class of the run; :class:`RunClass` gives the precedence."""
+        """The class of the run: the first of these that holds.
+
+        A finding (a fault of the engine); an invalid setup, for the config's author to settle; infrastructure, such as a dead server, which
+        another try may settle; a finding too, if the run is worse than the earlier one; undecided; clean.
+        """
         if self.causes:
             return RunClass.FINDING
         red = [j for j in self.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
@@ -249,8 +257,8 @@ class Run:
     @property
     def pairs(self) -> tuple[str, ...]:
         """The pairs judged, in the order of the plan."""
-        seen = {j.pair for j in self.judgements}
-        return tuple(pair.name for pair in self.plan.pairs if pair.name in seen)
+        names = {j.pair for j in self.judgements}
+        return tuple(pair.name for pair in self.plan.pairs if pair.name in names)
 
     @property
     def not_counted(self) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""Shrinking: the smallest requests that still show a fault."""
+"""Shrinking: the smallest requests that still show a fault.
+
+Groups of requests are sent one after another, those of a group in flight together. The wrong request, one with a wrong answer, is in the
+last group. Each trial sends a smaller form of all this to live servers.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def minimise(items: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> tuple[
     current = tuple(items)
     if not current or shows(()):
         return ()
-    parts = 2
+    parts = 2  # of about equal length; more of them if neither a part nor the rest without one shows the fault
     while len(current) > 1:
         cuts = [len(current) * part // parts for part in range(parts + 1)]
         spans = list(pairwise(cuts))
@@ -42,7 +46,7 @@ def minimise(items: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> tuple[
         complements = [current[:start] + current[end:] for start, end in spans] if parts > 2 else []  # noqa: PLR2004 - of halves they are the subsets
         smaller = next((part for part in (*subsets, *complements) if shows(part)), None)
         if smaller is not None:
-            parts = 2 if smaller in subsets else max(2, parts - 1)
+            parts = 2 if smaller in subsets else max(2, parts - 1)  # a rest keeps its division, with one part fewer
             current = smaller
         elif parts < len(current):
             parts = min(len(current), 2 * parts)
@@ -54,21 +58,21 @@ def minimise(items: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> tuple[
 def shrink(groups: Groups, wrong: Request, shows: Callable[[Groups, Request], bool]) -> tuple[Groups, Request]:
     """Return the smallest groups still showing the fault, and the request.
 
-    ``wrong`` is the request with the wrong answer, in the last group; its smaller form is returned. ``shows`` returns True if groups and
-    such a form show the fault. Left out or lowered are, in turn: earlier groups, requests beside ``wrong``, its token limit, its
-    parameters, the parameters of the requests beside it, the words of its prompt, and the limit once more.
+    ``wrong`` is the request with the wrong answer, in the last group; its smaller form is returned. ``shows`` gets groups and that form,
+    and returns True if the fault still shows. Left out or lowered are, in turn: earlier groups, requests beside ``wrong``, its token
+    limit, its parameters, the parameters of the requests beside it, the words of its prompt, and the limit once more.
     """
     earlier, last = groups[:-1], groups[-1]
     earlier = minimise(earlier, lambda part: shows((*part, last), wrong))
     beside = minimise(_other_requests(last, wrong), lambda part: shows((*earlier, _keep_requests(last, wrong, part)), wrong))
     last = _keep_requests(last, wrong, beside)
-    is_enough = _wrong_check(earlier, last, wrong, shows)
-    smaller = _shrink_parameters(_shrink_limit(wrong, is_enough), is_enough)
+    still_shows = _wrong_check(earlier, last, wrong, shows)
+    smaller = _shrink_parameters(_shrink_limit(wrong, still_shows), still_shows)
     last, wrong = _replace_request(last, wrong, smaller), smaller
     for other in _other_requests(last, wrong):
         last = _replace_request(last, other, _shrink_parameters(other, _neighbour_check(earlier, last, wrong, other, shows)))
-    is_enough = _wrong_check(earlier, last, wrong, shows)
-    smaller = _shrink_limit(_shrink_prompt(wrong, is_enough), is_enough)
+    still_shows = _wrong_check(earlier, last, wrong, shows)
+    smaller = _shrink_limit(_shrink_prompt(wrong, still_shows), still_shows)
     return (*earlier, _replace_request(last, wrong, smaller)), smaller
 
 
@@ -109,63 +113,63 @@ def _with_body(request: Request, **fields: JSON) -> Request:
     return replace(request, body={**request.body, **fields})
 
 
-def _shrink_limit(request: Request, is_enough: Callable[[Request], bool]) -> Request:
+def _shrink_limit(request: Request, still_shows: Callable[[Request], bool]) -> Request:
     """Return the request with its token limit lowered by bisection.
 
-    ``is_enough`` returns True if a changed request still shows the fault. A request without a limit is returned as it is.
+    ``still_shows`` returns True if a changed request still shows the fault. A request without a limit is returned as it is.
     """
     name = next((name for name in _LIMITS if isinstance(request.body.get(name), int)), None)
     if name is None:
         return request
-    low, high, smallest = 1, int(str(request.body[name])), request
+    low, high, smallest = 1, int(str(request.body[name])), request  # str() for the type checker alone
     while low < high:
         middle = (low + high) // 2
         candidate = _with_body(request, **{name: middle})
-        if is_enough(candidate):
+        if still_shows(candidate):
             high, smallest = middle, candidate
         else:
             low = middle + 1
     return smallest
 
 
-def _shrink_parameters(request: Request, is_enough: Callable[[Request], bool]) -> Request:
+def _shrink_parameters(request: Request, still_shows: Callable[[Request], bool]) -> Request:
     """Return the request with only the parameters needed for the fault.
 
-    The fields in :data:`_STAYING` always stay. ``is_enough`` returns True if a changed request still shows the fault.
+    The fields in :data:`_STAYING` always stay. ``still_shows`` returns True if a changed request still shows the fault.
     """
     names = [name for name in request.body if name not in _STAYING]
 
     def keep(part: Sequence[str]) -> Request:
         return replace(request, body={name: value for name, value in request.body.items() if name in _STAYING or name in part})
 
-    return keep(minimise(names, lambda part: is_enough(keep(part))))
+    return keep(minimise(names, lambda part: still_shows(keep(part))))
 
 
-def _shrink_prompt(request: Request, is_enough: Callable[[Request], bool]) -> Request:
+def _shrink_prompt(request: Request, still_shows: Callable[[Request], bool]) -> Request:
     """Return the request with its prompt cut to the needed words.
 
-    A prompt of token ids is cut to the needed ids, and of a conversation only the last message is cut. ``is_enough`` returns True if a
+    A prompt of token ids is cut to the needed ids, and of a conversation only the last message is cut. ``still_shows`` returns True if a
     changed request still shows the fault. A prompt of another form stays as it is.
     """
     name = next((name for name in ("prompt", "messages", "input") if name in request.body), "")
     prompt = request.body.get(name)
     if isinstance(prompt, str):
-        return _shrink_words(prompt, lambda text: _with_body(request, **{name: text}), is_enough)
+        return _shrink_words(prompt, lambda text: _with_body(request, **{name: text}), still_shows)
     if not isinstance(prompt, (list, tuple)) or not prompt:
         return request
     *others, last = prompt
     if isinstance(last, int):
-        ids = minimise(prompt, lambda part: bool(part) and is_enough(_with_body(request, **{name: list(part)})))
+        ids = minimise(prompt, lambda part: bool(part) and still_shows(_with_body(request, **{name: list(part)})))
         return _with_body(request, **{name: list(ids)})
     if isinstance(last, dict) and isinstance(content := last.get("content"), str):
-        return _shrink_words(content, lambda text: _with_body(request, **{name: [*others, {**last, "content": text}]}), is_enough)
+        return _shrink_words(content, lambda text: _with_body(request, **{name: [*others, {**last, "content": text}]}), still_shows)
     return request
 
 
-def _shrink_words(text: str, put: Callable[[str], Request], is_enough: Callable[[Request], bool]) -> Request:
+def _shrink_words(text: str, put: Callable[[str], Request], still_shows: Callable[[Request], bool]) -> Request:
     """Return the request with only the words of ``text`` needed for the fault.
 
     ``put`` returns the request with another text in its place. At least one word stays.
     """
     words = re.findall(r"\s*\S+\s*$|\s*\S+", text)  # with the blanks before them, and after the last one
-    return put("".join(minimise(words, lambda part: bool(part) and is_enough(put("".join(part))))))
+    return put("".join(minimise(words, lambda part: bool(part) and still_shows(put("".join(part))))))

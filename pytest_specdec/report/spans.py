@@ -1,4 +1,8 @@
-"""Spans of a run: when it booted, answered, scored and judged, each with what it came to; without prompts and answers."""
+"""Spans of a run: when it booted, answered, scored and judged, each with what it came to; without prompts and answers.
+
+A boot is one start of a server. Its arm is what it serves as: the baseline, or a variant, which speculates. A step is what a boot does for
+a time, such as answering the requests of one workload.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +84,9 @@ def run_span(run: Run, period: Period, progress: Sequence[Progress], judged: Map
 def _boot_spans(run: Run, progress: Iterable[Progress]) -> Iterator[Span]:
     """Yield a span for each boot, with its workloads inside.
 
-    Boots are told apart by the start of the capture too, since a resumed run begins again with the first boot. A boot's readiness is the
-    time from its start to its first answer. Progress that belongs to no step of a boot is left out.
+    ``progress`` are the lines that the capture wrote as it went on; the first and the last line of a step give its period. Lines of no step
+    are left out. Boots are told apart by the start of the capture too, since a resumed run begins again with the first boot. A boot's
+    readiness is the time from its start to its first answer.
     """
     boots: dict[tuple[float, int], _BootSteps] = {}
     for line in progress:
@@ -89,7 +94,7 @@ def _boot_spans(run: Run, progress: Iterable[Progress]) -> Iterator[Span]:
             steps = boots.setdefault((line.began_at_s, line.boot), _BootSteps()).steps
             step = steps.setdefault((line.doing, line.arm, line.workload), _Step(first=line, last=line))
             step.last = line
-    readiness_s = {time.boot: time.readiness_s for time in run.status.served} if run.status else {}
+    readiness_s = {boot_time.boot: boot_time.readiness_s for boot_time in run.status.served} if run.status else {}
     for (_, index), boot in boots.items():
         periods = [_period(step) for step in boot.steps.values()]
         arm = next(iter(boot.steps.values())).first.arm
@@ -127,8 +132,8 @@ def _period(step: _Step) -> Period:
 def _judgement_spans(judgements: Iterable[JudgementResult], judged: Mapping[str, Period]) -> Iterator[Span]:
     """Yield a span for each judgement of a test with known period.
 
-    The attribute ``specdec.finding`` is the bug named by a verdict against the engine. The headline is no attribute, since it may quote an
-    answer.
+    ``judged`` has the period of each test by its id. The attribute ``specdec.finding`` is the bug named by a verdict against the engine.
+    The verdict's headline is no attribute, since it may quote an answer.
     """
     for judgement in judgements:
         verdict, is_failed = judgement.verdict, judgement.result in _BROKEN

@@ -16,7 +16,7 @@ HEADER = ("Metric", "Baseline", "Speculative", "Speedup")
 
 
 def speeds(run: Run) -> tuple[tuple[Verdict, Speedup], ...]:
-    """Return each verdict with a measured speedup, together with it."""
+    """Return the verdicts with a measured speedup, each beside that speedup."""
     verdicts = (judgement.verdict for judgement in run.judgements if judgement.verdict)
     return tuple((verdict, verdict.promise) for verdict in verdicts if isinstance(verdict.promise, Speedup))
 
@@ -30,9 +30,9 @@ def sentence(run: Run, verdict: Verdict) -> str:
 
 
 def rows(speedup: Speedup) -> tuple[tuple[str, str, str, str], ...]:
-    """Return a row for each figure of a speedup with a value.
+    """Return a row for each figure of a speedup, unmeasured ones left out.
 
-    The columns are those of :data:`HEADER`.
+    The columns are those of :data:`HEADER`: a figure's name, its values for both servers, and the speedup.
     """
     figures = (
         ("Response Tok/s", speedup.response, "{:,.2f}"),

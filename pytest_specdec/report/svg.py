@@ -20,7 +20,7 @@ _CURVE_WIDTH, _CURVE_HEIGHT = 420, 110
 def speedup(figure: Speedup) -> str:
     """Return a drawing of a speedup and its interval, if known.
 
-    The axis is logarithmic, from :data:`_LEAST` to :data:`_MOST`, with a line at 1. Values beyond are drawn at the end of the axis.
+    The axis is logarithmic, from :data:`_LEAST` to :data:`_MOST`, with a line at 1, equal speed. Values beyond are drawn at its end.
     """
     middle, limits = _HEIGHT // 2, figure.limits
     drawn = f'<line class="one" x1="{_place(1.0)}" x2="{_place(1.0)}" y1="0" y2="{_HEIGHT}"/>'
@@ -37,7 +37,7 @@ def _place(ratio: float) -> str:
 def share(part: float, low: float, high: float) -> str:
     """Return a drawing of a share as a bar, with its interval.
 
-    All three values are in 0..1; the whole bar is 1.
+    ``part`` is the share, ``low`` and ``high`` its limits, all in 0..1; the whole bar is 1.
     """
     end, left, right = (f"{100 * value:.1f}" for value in (part, low, high))
     edge = '<rect class="whole" x="0" y="3" width="100" height="10"/>'
@@ -48,8 +48,8 @@ def share(part: float, low: float, high: float) -> str:
 def curve(values: Sequence[float], limit: float | None) -> str:
     """Return a drawing of evidence as a curve of equidistant points.
 
-    ``values`` are base-10 logarithms, one at least. A dashed line is drawn at ``limit``, unless it is None. The scale always includes 0 and
-    1, so that evidence of less than tenfold looks flat.
+    ``values`` are base-10 logarithms, one at least. A dashed line is drawn at ``limit``, the alarm, unless it is None. The scale always
+    includes 0 and 1, so that evidence of less than tenfold looks flat.
     """
     least = min(0.0, *values)
     most = max(1.0, *values, limit or 0.0) * 1.05  # so that no line lies on the edge

@@ -1,4 +1,8 @@
-"""The table of a run: a row per promise, a column per variant, a status and a few words in each cell."""
+"""The table of a run: a row per promise, a column per variant, a status and a few words in each cell.
+
+A variant is a server with speculation, judged against one without. A family is a group of tests, such as greedy or speed. A judgement is
+one test of a variant on a workload. Most have a verdict, whose promise is what it has measured. A waiver of the config expects a failure.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ def families(run: Run) -> tuple[Family, ...]:
 def _family_rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     """Yield the rows of one family, without rows of empty cells.
 
-    Speed has one each for speedup, drafting and kinds of traffic. Sampling has a second one, for its evidence.
+    The speed family has three promises, so a row each: speedup, drafting and kinds of traffic. Sampling has a second row, for its evidence.
     """
     row = run.plan.rows[family]
     if family is Family.SPEED:
@@ -96,8 +100,8 @@ def _fill_rows(
 def _speed_cell(run: Run, title: str, speedup_title: str, judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return one variant's cell in a row of the speed family.
 
-    ``judgements`` are all of the variant's on speed, ``title`` is the row's, and ``speedup_title`` that of the row of speedups. A variant
-    with wrong tokens has :data:`NOT_COUNTED` there, unless the cell shows a failure.
+    ``judgements`` are all of the variant's on speed, ``title`` is the row's, and ``speedup_title`` that of the row of speedups. If the
+    variant has wrong tokens, the text is :data:`NOT_COUNTED`, unless the cell shows a failure.
     """
     results = tuple(judgement for judgement in judgements if _speed_row_title(judgement, speedup_title) == title)
     row_cell = cell(results)
@@ -120,8 +124,8 @@ def _speed_row_title(judgement: JudgementResult, speedup_title: str) -> str:
 def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return the cell of a variant's highest evidence, with its alarm.
 
-    ``judgements`` are those on sampling. Evidence is a betting score against a correct sampler; the alarm is at 1 over the share of the
-    false-alarm budget of the judgement with this evidence.
+    ``judgements`` are those on sampling. Evidence is the wealth of bets against a correct sampler. Its alarm is at 1 / alpha, which chance
+    reaches with a probability of alpha at most. Alpha is the judgement's share of the run's false-alarm budget.
     """
     alarms = {(p.pair, p.workload): 1.0 / p.alpha for p in run.plan.judgements if p.family is Family.SAMPLING and p.alpha}
     by_wealth = [(j.verdict.promise.log10_wealth, j) for j in judgements if j.verdict and isinstance(j.verdict.promise, SampledTokens)]
@@ -140,8 +144,8 @@ _LONG = 6.0
 def cell(judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return a family's cell, with the words of its worst judgement.
 
-    If all of several judgements passed and were decided, their counts are added up; otherwise the number that passed follows in brackets.
-    ``-`` without a judgement.
+    ``judgements`` are one variant's in the family, on several workloads. If all passed and were decided, their counts are added up;
+    otherwise the number that passed follows in brackets. ``-`` without a judgement.
     """
     if not judgements:
         return CellText(text="-")
@@ -200,9 +204,9 @@ def _badness(judgement: JudgementResult) -> float:
 
 
 def words(judgement: JudgementResult) -> str:
-    """Return a judgement's status and its verdict's few words.
+    """Return a judgement's status and the few words of its verdict.
 
-    It is the status alone without a verdict, or if these words only repeat it.
+    Without a verdict, or if the words only repeat the status, it is the status alone.
     """
     verdict, status = judgement.verdict, status_word(judgement)
     if verdict is None:
@@ -211,10 +215,10 @@ def words(judgement: JudgementResult) -> str:
 
 
 def status_word(judgement: JudgementResult) -> str:
-    """Return a judgement's status.
+    """Return a judgement's status, a word or two on its outcome.
 
-    It is ``KNOWN`` for a waived failure, in capitals if the test failed, and ``FAILED`` if it failed with a passing verdict, as by a waiver
-    no longer needed.
+    It is in capitals if the test failed, and ``KNOWN`` if a waiver expects that. A test that fails with a passing verdict, as by a waiver
+    no longer needed, is ``FAILED``.
     """
     verdict = judgement.verdict
     if verdict is None:
@@ -229,7 +233,8 @@ def status_word(judgement: JudgementResult) -> str:
 def short_cell(run: Run, pair: str, family: Family) -> CellText:
     """Return one variant's status in a family, by its worst judgement.
 
-    Where that is a speedup, its figure is added. ``-`` without a judgement; speed of a variant with wrong tokens is not counted.
+    Of equally bad ones a speedup is taken, and its figure added. ``-`` without a judgement. The speed of a variant with wrong tokens is not
+    counted, unless it failed.
     """
     judgements = run.of(pair, family)
     if not judgements:
@@ -280,7 +285,10 @@ def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[CellText, 
 
 
 def _support_words(feature: str, support: FeatureSupport | None) -> str:
-    """Return an arm's support of a feature in words; ``-`` if it was not probed."""
+    """Return an arm's support of a feature in words; ``-`` if it was not probed.
+
+    The probes of scoring also find values that are not the server's own: ignored then means absent or wrong.
+    """
     if support is FeatureSupport.IGNORED and feature in _SCORING:
         return "absent or wrong"
     return support.value if support else "-"
@@ -309,7 +317,7 @@ def reasons(run: Run) -> tuple[str, ...]:
     Missing are the verdicts of judgements that were skipped or had an error. A line names variants, families, status and reason; variants
     with the same families share it.
     """
-    by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
+    by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}  # by words and reason, the families of each variant
     for judgement in run.judgements:
         if judgement.result in {PytestOutcome.SKIPPED, PytestOutcome.ERROR}:
             by_pair = by_reason.setdefault((words(judgement), _describe_reason(judgement)), {})
@@ -320,7 +328,10 @@ def reasons(run: Run) -> tuple[str, ...]:
 
 
 def _group_pairs(by_pair: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """Yield the variants with the same families, then these families, as texts."""
+    """Yield the variants with the same families, then these families, as texts.
+
+    ``by_pair`` has the families of each variant, in which a family may come twice.
+    """
     pairs: dict[str, list[str]] = {}
     for pair, names in by_pair.items():
         pairs.setdefault(", ".join(dict.fromkeys(names)), []).append(pair)
@@ -346,5 +357,6 @@ def _cause_of_error(error: str) -> str:
     This package's errors have their cause in such lines. The error itself is shown in full elsewhere.
     """
     first, *rest = error.split("\n")
+    # A line that stays the same without the prefix has none, and is left out.
     causes = [text.strip() for line in rest if (text := line.strip().removeprefix("found:")) != line.strip()]
     return "; ".join(causes) or first

@@ -1,4 +1,8 @@
-"""The summary on the terminal, in pieces with a tone; colour is the terminal's business."""
+"""The summary on the terminal, in pieces with a tone; colour is the terminal's business.
+
+A line is a tuple of pieces, each a text with a tone: good, unsure, bad or plain. A judgement is one test of a variant, a server with
+speculation, on a workload. Reports call a fault of the engine a finding.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,7 @@ RESULT_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.UNDECIDED: Tone.UNSURE}
 def result(run: Run) -> Line:
     """Return the last line: the run's class and its main reason.
 
-    The reason is the first finding, or the limits of a clean run, or what the class means.
+    The reason of a finding is the first fault; that of a clean run, what limits this. Any other class has its meaning as reason.
     """
     run_class = run.run_class
     limits = answer.limits_of_clean(run)
@@ -91,8 +95,8 @@ def result(run: Run) -> Line:
 def _first_finding(run: Run) -> str:
     """Return a colon, the first finding and the number of others.
 
-    A run that is a finding only by being worse than an earlier run has none: then the headline of that comparison follows. Empty without
-    either.
+    A run may have no finding of its own and only be worse than an earlier one: then the headline of that comparison follows the colon.
+    Empty without either.
     """
     if not run.findings:
         return f": {run.upgrade.headline}" if run.upgrade else ""
@@ -110,9 +114,10 @@ def _unsettled_lines(run: Run) -> Iterator[Line]:
 
 
 def _baseline_lines(run: Run) -> Iterator[Line]:
-    """Yield the baseline files' differences from a slow run's environment.
+    """Yield what changed in the environment since stored figures of speed.
 
-    A change of the machine or of a version may explain the failure. Nothing if no judgement on speed has a fault.
+    Baseline files hold such figures. If a test of speed failed, a change of the machine or of a version may explain it. Nothing without
+    such a failure.
     """
     if any(judgement.family is Family.SPEED and judgement.has_fault for judgement in run.judgements):
         for difference in environment.baseline_differences(run):
@@ -149,7 +154,7 @@ def _column_groups(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _align_row(row: Sequence[CellText], widths: Sequence[int], columns: Sequence[int]) -> Line:
-    """Return the row's cells padded to the widths."""
+    """Return the cells of ``columns``, all but the last padded to their widths."""
     last = columns[-1]
     return tuple(CellText(text=row[i].text if i == last else row[i].text.ljust(widths[i]), tone=row[i].tone) for i in columns)
 
@@ -160,10 +165,10 @@ def _reason_lines(run: Run) -> Iterator[Line]:
     Without ``-v`` only the first :data:`REASON_LINES` are shown.
     """
     all_reasons = reasons(run)
-    shown = all_reasons if run.verbose else all_reasons[:REASON_LINES]
-    yield from ((CellText(text=f"  {line}", tone=Tone.UNSURE),) for line in shown)
-    if len(shown) < len(all_reasons):
-        yield plain_line(f"  … and {len(all_reasons) - len(shown)} more with -v")
+    reasons_to_list = all_reasons if run.verbose else all_reasons[:REASON_LINES]
+    yield from ((CellText(text=f"  {line}", tone=Tone.UNSURE),) for line in reasons_to_list)
+    if len(reasons_to_list) < len(all_reasons):
+        yield plain_line(f"  … and {len(all_reasons) - len(reasons_to_list)} more with -v")
     if all_reasons:
         yield ()
 
@@ -181,8 +186,8 @@ def _count_line(run: Run) -> Line:
 def _detectable_lines(run: Run) -> Iterator[Line]:
     """Yield lines on the faults ruled out by passing judgements.
 
-    With ``-v`` there is a line for each of these judgements; otherwise only the largest ones of each variant count, and variants with the
-    same text share a line. A last line says where the others are, if any.
+    With ``-v`` there is a line for each of these judgements. Otherwise only those of most tokens count, by variant and family of tests, and
+    variants with the same text share a line. A last line says where the others are, if any.
     """
     rows = answer.detectable(run) if run.verbose else answer.detectable_in_short(run)
     if rows:

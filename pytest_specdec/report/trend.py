@@ -1,4 +1,7 @@
-"""A trend: the figures of many stored runs over their dates, and the steps in them, by machine, config and variant."""
+"""A trend: the figures of many stored runs over their dates, by machine, config and variant.
+
+A series is one figure over runs, a step a change of its level. An unfit value is shown, not compared. A capture is what a run records.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ class DatedRun:
     def _workload_versions(self, workload: str) -> dict[str, str]:
         """Return the version and digest of ``workload``, under a label.
 
-        Of all workloads, which an empty name stands for, it is their number and a digest of their digests.
+        If the name is empty, it is the number of all workloads and one digest of theirs.
         """
         summaries = self.workloads
         if not workload:
@@ -157,8 +160,8 @@ class Series:
     @property
     def last(self) -> str:
         """The newest value, with its interval where it has one; ``-`` without any."""
-        shown = max((*self.points[-1:], *self.unfit[-1:]), key=lambda point: point.dated.date, default=None)
-        return describe_measurement(self.quantity, shown.measurement) if shown else "-"
+        newest = max((*self.points[-1:], *self.unfit[-1:]), key=lambda point: point.dated.date, default=None)
+        return describe_measurement(self.quantity, newest.measurement) if newest else "-"
 
     @property
     def typical(self) -> str:
@@ -271,8 +274,8 @@ def day(date: datetime) -> str:
 def read(text: str, where: str) -> DatedRun:
     """Return the figures and date of the run in ``text``, a run.json.
 
-    What a trend does not need, most of a run, is dropped before decoding, to save memory; what has another form is left for the decoder to
-    refuse. Raises RunError, with ``where`` as the place, for a document that cannot be read or has no date.
+    Most of a run is not needed, and dropped before decoding to save memory. What has a wrong form stays, for the decoder to refuse. Raises
+    RunError, with ``where`` as the place, for a document that cannot be read or has no date.
     """
     data = run_document.load(text, where)
     listed, plan = data.get("judgements"), data.get("plan")
@@ -298,7 +301,7 @@ def _date(run: Run, where: str) -> datetime:
 
 
 def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:
-    """Return a run's figures; ``stored`` has further ones of each of ``run.judgements``, in their order."""
+    """Return all that a trend takes from ``run``; ``stored`` are further figures of its judgements, in order."""
     variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}
     for variant in run.pairs:
         judged = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
@@ -340,8 +343,8 @@ def _read_figures(judgement: JSON) -> StoredFigures:
 def build(runs: Iterable[DatedRun], unread: Sequence[str] = ()) -> Trends:
     """Return the trends of one or more stored runs.
 
-    Copies and replays of one capture count once, at the earliest date. Runs are grouped by config, depth and machine. ``unread`` has a
-    line for each file that was not read.
+    Copies and replays of one capture have the same identity, and count once, at the earliest date. Runs are grouped by config, depth and
+    machine. ``unread`` has a line for each file that was not read.
     """
     by_date = sorted(runs, key=lambda dated: dated.date)
     distinct: dict[object, DatedRun] = {}
@@ -374,8 +377,8 @@ def _trends(runs: Sequence[DatedRun]) -> Iterator[Trend]:
 def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
     """Return the trend of one variant, a series per measured quantity.
 
-    Of each measure the workload with the fewest requests comes first, and its chart stands for the measure. Decode speeds are followed on
-    the first workload of the speedup only, since the speedup is their ratio on the others; without a speedup, on all workloads.
+    Of each measure the workload with the fewest requests comes first: it leads, so that its chart stands for the measure. Decode speeds
+    have series on the speedup's leading workload only, since the speedup is their ratio; without a speedup, on all workloads.
     """
     of_variant = [dated.variants[variant] for dated in runs]
     requests = {one.name: one.requests for dated in runs for one in dated.workloads}
@@ -384,11 +387,11 @@ def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
         key=lambda q: (MEASURES.index(q.measure), requests.get(q.workload, 0), q.workload),
     )
     leading = {quantity.measure: quantity for quantity in reversed(quantities)}  # the first of each measure, written last, stays
-    timed = leading.get(SPEEDUP)
+    leading_speedup = leading.get(SPEEDUP)
     series = (
         _series(variant, quantity, runs, stands_for_measure=leading[quantity.measure] == quantity)
         for quantity in quantities
-        if quantity.measure not in {DECODE, BASELINE_DECODE} or timed is None or quantity.workload == timed.workload
+        if quantity.measure not in {DECODE, BASELINE_DECODE} or leading_speedup is None or quantity.workload == leading_speedup.workload
     )
     return Trend(variant=variant, runs=runs, classes=tuple(one.run_class for one in of_variant), series=tuple(series))
 
@@ -396,8 +399,7 @@ def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
 def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stands_for_measure: bool) -> Series:
     """Return the series of one quantity over ``runs``, with its steps.
 
-    Values that are unfit to compare are shown, but not tested for steps. ``stands_for_measure`` is true for the one workload of a measure
-    whose chart is always shown.
+    Unfit values are not tested for steps. ``stands_for_measure`` is True for the one workload of a measure with its chart always shown.
     """
     measured = ((dated, dated.variants[variant].measured.get(quantity)) for dated in runs)
     points = tuple(SeriesPoint(dated=dated, measurement=one) for dated, one in measured if one is not None)
@@ -433,8 +435,8 @@ def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], chan
 def _cause(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], change: ChangePoint) -> str:
     """Return the recorded changes of conditions at a step, in words.
 
-    Without any at the likeliest place, those of the nearest place within :data:`_NEAR` runs are given with the distance in runs, as far as
-    the step's confidence set reaches.
+    A place is the index of a run, which is compared with the run before it. The step's likeliest place comes first, then the nearest ones:
+    at most :data:`_NEAR` runs away and within the step's confidence set. The distance is added. The first place with a change counts.
     """
     nearest = range(max(change.earliest, change.index - _NEAR), min(change.latest, change.index + _NEAR) + 1)
     places = sorted(nearest, key=lambda place: (abs(place - change.index), place))

@@ -1,4 +1,8 @@
-"""Charts of a trend, as inline SVG. Screen readers skip them and read the words and the table beside them."""
+"""Charts of a trend, as inline SVG. Screen readers skip them and read the words and the table beside them.
+
+A series is one figure over many runs, each run a point at its date. A step is a change of its level, a stretch the runs between two steps.
+Unfit points are drawn, but not compared.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +74,7 @@ def draw_series(series: Series, first: datetime, last: datetime) -> str:
     drawn = [*_dates(time, first, last, _HEIGHT), *_grid(series, scale)]
     drawn += [_path("span", _intervals(series.points, time, scale))]
     drawn += [_path("level", _levels(series, time, scale))]
+    # A stroke of no length, with round ends, is a dot.
     drawn += [_path("dot", (f"M{_x(time, one)} {_y(scale, one)}h0" for one in series.points if scale.contains(one.measurement.value)))]
     drawn += [_outlier_mark(time, scale, point) for point in (*series.points, *series.unfit) if not scale.contains(point.measurement.value)]
     drawn += [
@@ -88,7 +93,8 @@ def draw_series(series: Series, first: datetime, last: datetime) -> str:
 def draw_classes(runs: Sequence[DatedRun], classes: Sequence[RunClass], first: datetime, last: datetime) -> str:
     """Return the strip of marks above a trend, one per run.
 
-    ``classes`` has the class of each run. A clean run is a stroke; any other is a shape, with its date and class as a title.
+    ``classes`` has the class of each run, such as clean or finding. A clean run is a stroke; any other is a shape, with its date and class
+    as a title. The dates at the ends of the axis are ``first`` and ``last``, as in the charts below.
     """
     time = _time_axis(first, last)
     drawn = [*_dates(time, first, last, _STRIP)]
@@ -139,8 +145,8 @@ def _time_axis(first: datetime, last: datetime) -> _Axis:
 def _scale(series: Series) -> _Axis:
     """Return the axis of values, wide enough for all but outliers.
 
-    It covers the usual values of each stretch between steps, and beyond these the median reach of the intervals, with a margin of 6 %.
-    Values that are not compared count only if there are no others.
+    It covers the usual values of each stretch between steps. It goes as far beyond them as the median interval goes beyond its value, with
+    a margin of 6 %, or of some width if all are equal. Values that are not compared count only if there are no others.
     """
     stretches = [[point.measurement for point in series.points[start:end]] for start, end, _ in series.levels]
     if not stretches:
@@ -151,7 +157,7 @@ def _scale(series: Series) -> _Axis:
     above = median([one.high - one.value for one in measurements if one.low is not None and one.high is not None] or [0.0])
     low, high = min(lows) - below, max(highs) + above
     padding = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
-    return _Axis(low=low - padding, high=high + padding, start=_HEIGHT - _BOTTOM, end=_TOP)
+    return _Axis(low=low - padding, high=high + padding, start=_HEIGHT - _BOTTOM, end=_TOP)  # low values are below
 
 
 def _usual_range(values: Sequence[float]) -> tuple[float, float]:
@@ -211,7 +217,7 @@ def _ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
 
 
 def _intervals(points: Sequence[SeriesPoint], time: _Axis, scale: _Axis) -> Iterator[str]:
-    """Yield a vertical line for the 95 % interval of each point with one."""
+    """Yield SVG path parts: a vertical line for each point's 95 % interval, if any."""
     for point in points:
         low, high = point.measurement.low, point.measurement.high
         if low is not None and high is not None:
@@ -219,14 +225,14 @@ def _intervals(points: Sequence[SeriesPoint], time: _Axis, scale: _Axis) -> Iter
 
 
 def _levels(series: Series, time: _Axis, scale: _Axis) -> Iterator[str]:
-    """Yield a horizontal line for the median of each stretch between steps."""
+    """Yield SVG path parts: a horizontal line for the median of each stretch."""
     for start, end, level in series.levels:
         left, right = (_x(time, series.points[index]) for index in (start, end - 1))
         yield f"M{left} {scale.place(level):.1f}H{right}"
 
 
 def _outlier_mark(time: _Axis, scale: _Axis, point: SeriesPoint) -> str:
-    """Return a triangle at the chart's edge, for an outlier's value."""
+    """Return a triangle at the chart's edge, with an outlier's value as title."""
     x, is_high = time.place(point.dated.date.timestamp()), point.measurement.value > scale.high
     y, tip = (_TOP + 7, -7) if is_high else (_HEIGHT - _BOTTOM - 7, 7)
     value = text(f"{point.dated.date:%Y-%m-%d}: {point.measurement.value:.4g}")

@@ -1,4 +1,4 @@
-"""Trends as Markdown: the steps, then each variant's figures, last and typical."""
+"""Trends as Markdown: the steps, changes of a figure's level over runs, then each variant's figures, last and typical."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _lines(trends: Trends) -> Iterator[str]:
 def _steps(trends: Trends) -> Iterator[str]:
     """Yield a list of all steps, the newest first.
 
-    Their number and false-alarm rate come before it.
+    Their number and false-alarm rate come before it. The history (config, depth and machine) is named if there are several.
     """
-    steps = sorted(trends.all_steps(), key=lambda entry: entry[3].date, reverse=True)
+    steps = sorted(trends.all_steps(), key=lambda entry: entry[3].date, reverse=True)  # the step comes last of the four
     yield f"**{plural(len(steps), 'step') if steps else 'No step'}.** {escape(trends.false_alarms)}"
     yield ""
     several = len(trends.histories) > 1

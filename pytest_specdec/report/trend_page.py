@@ -1,4 +1,8 @@
-"""Trends as one HTML page: opens from disk, runs no script, asks no network, reads in light, dark and print."""
+"""Trends as one HTML page: opens from disk, runs no script, asks no network, reads in light, dark and print.
+
+A history is the runs of one config at one depth on one machine, a trend those of one variant. A series is one figure of the variant over
+the runs, a step a change of its level.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ def _head(trends: Trends) -> Iterator[str]:
 
 def _steps(trends: Trends) -> Iterator[str]:
     """Yield the table of all steps, newest first, and their false-alarm rate."""
-    steps = sorted(trends.all_steps(), key=lambda entry: entry[3].date, reverse=True)
+    steps = sorted(trends.all_steps(), key=lambda entry: entry[3].date, reverse=True)  # the step comes last of the four
     rows = [
         [
             f'<span class="whole-line">{day(step.date)}</span>',
@@ -62,9 +66,12 @@ def _steps(trends: Trends) -> Iterator[str]:
 
 
 def _legend(trends: Trends) -> Iterator[str]:
-    """Yield the folded key to the charts' marks and lines."""
-    seen = {one for history in trends.histories for trend in history.trends for one in trend.classes}
-    marks = "".join(f"<li>{trend_chart.key(one)}{text(one.value)}</li>" for one in RunClass if one in seen)
+    """Yield the folded key to the charts' marks and lines.
+
+    Only classes of runs that the charts have are listed, such as clean or finding.
+    """
+    used = {one for history in trends.histories for trend in history.trends for one in trend.classes}
+    marks = "".join(f"<li>{trend_chart.key(one)}{text(one.value)}</li>" for one in RunClass if one in used)
     yield f'<details><summary>How to read the charts</summary><ul class="key">{marks}</ul>'
     yield (
         "<p>A point is a run, a bar through it its 95 % interval, a solid line the median between two steps, a dashed line a step. "
@@ -94,13 +101,13 @@ def _history(history: History) -> Iterator[str]:
 def _figures(trend: Trend, runs: Sequence[DatedRun]) -> Iterator[str]:
     """Yield the charts of a trend, those of lesser interest folded.
 
-    Shown are series that stand for their measure or have a step. Series of equal values are listed in a sentence instead. ``runs`` give
-    the dates of the time axis.
+    Open are series with a step, and one of each measure, which stands for those on other workloads. Series of equal values are listed in a
+    sentence instead. ``runs`` give the dates of the time axis.
     """
     drawn = [series for series in trend.series if not series.is_constant or series.unfit]
-    shown = [series for series in drawn if series.stands_for_measure or series.steps]
-    others = [series for series in drawn if series not in shown]
-    yield f'<div class="figures">{"".join(_figure(series, runs) for series in shown)}</div>'
+    open_series = [series for series in drawn if series.stands_for_measure or series.steps]
+    others = [series for series in drawn if series not in open_series]
+    yield f'<div class="figures">{"".join(_figure(series, runs) for series in open_series)}</div>'
     equal = "; ".join(f"{series.quantity.title} {series.typical}" for series in trend.series if series not in drawn)
     if equal:
         yield f'<p class="aside">{text(f"The same in all runs: {equal}.")}</p>'

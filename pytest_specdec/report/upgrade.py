@@ -135,11 +135,11 @@ _HEADLINES = {
 def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace, is_noisier: bool) -> UpgradeHeadline:
     """Return the headline of an upgrade, for any combination of facts.
 
-    With a fault that the old run lacks, or with answers that changed by more than is tolerated, :data:`_HEADLINES` alone decides. Any other
-    upgrade has the first loss as its headline, if there is one: a feature that the servers no longer offer, a slowdown, a missed gate on
-    noise. Without a loss the table decides, but nothing is called safe or tolerated while a speed is in doubt.
+    ``answers``, ``speculation`` and ``pace`` are what became of the baseline's answers, of speculation and of speed. A finding of the new
+    run, or answers that changed by more than is tolerated, come first. Then come losses: a feature no longer offered (``offers_less``), a
+    slowdown, a missed gate on noise (``is_noisier``). Else an upgrade with a speed in doubt is not called safe or tolerated.
     """
-    headline = _HEADLINES[speculation, answers]
+    headline = _HEADLINES[speculation, answers]  # as if there were no loss and no doubt
     if speculation in {Speculation.BROKE, Speculation.UNLOOKED} or answers is Answers.CHANGED:
         return headline
     if offers_less:
@@ -210,10 +210,10 @@ def lines(upgrade: Upgrade, *, details: bool = True) -> Iterator[str]:
 
 
 def _corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
-    """Yield the corners as a table of text, an empty line first.
+    """Yield the corners, old and new figures by arm, as a table of text.
 
-    If the table is wider than :data:`_WIDEST` columns, the cells of a row are listed below each other, under the titles of the header,
-    which is the first row. Nothing without corners.
+    An empty line and the header, the first of ``corners``, come first. If the table is wider than :data:`_WIDEST` columns, the cells of a
+    row are listed below each other instead, each with its title. Nothing without corners.
     """
     cells = [(row.arm, row.old, row.new, row.change) for row in corners]
     if not cells:

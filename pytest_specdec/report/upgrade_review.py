@@ -38,7 +38,8 @@ class Review:
 def list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
     """Return the names of all changes for a config to accept.
 
-    They are the kinds of change of the baseline, also those that are only possible, the slower parts and the lost features.
+    They are the kinds of change of the baseline, also those only possible, since a broad shift may explain them, the slower
+    parts and the lost features.
     """
     kinds = [name(kind) for kind in (*baseline.kinds, *baseline.possible_kinds)] if baseline else []
     slow = [name_slow(slow.part) for slow in speed.slower] if speed else []
@@ -48,8 +49,8 @@ def list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, cap
 def list_unknown(baseline: BaselineChange | None, speed: ComparedSpeed | None) -> frozenset[str]:
     """Return the names of changes that the comparison could not rule out.
 
-    They are all kinds of change of the baseline if its relation is not fully known, and all slower parts if speeds were not compared, not
-    gated or not decided.
+    They are all kinds of change of the baseline if its answers were not compared, or not in full (``baseline.why``), and all slower parts
+    if speeds were not compared, not held against a gate or not decided.
     """
     is_known = baseline is not None and not baseline.why
     is_timed = speed is not None and not speed.not_gated and not speed.undecided
@@ -70,12 +71,12 @@ def review(acceptances: Iterable[AcceptedChange], names: Iterable[str], day: dat
     """Return the valid acceptances, and one line on every acceptance.
 
     ``acceptances`` are those of the config, and ``names`` the changes of this upgrade. An acceptance is valid if its change is one of
-    these and ``day`` is not after its last day. The lines say of every acceptance whether it is accepted, expired or not used, or that it
-    was not judged, since its change is among the ``unknown``, which the comparison could not rule out.
+    these and ``day`` is not after its last day. A line calls an acceptance accepted, expired, not used or not judged. The last is one whose
+    change is among ``unknown``, which the comparison could not rule out.
     """
-    changes, stated = tuple(dict.fromkeys(names)), tuple(acceptances)
-    held = tuple(one for one in stated if one.change in changes and day <= one.expires)
-    return Review(accepted=held, lines=tuple(printable(line) for one in stated for line in _describe(one, changes, day, unknown)))
+    changes, from_config = tuple(dict.fromkeys(names)), tuple(acceptances)
+    valid = tuple(one for one in from_config if one.change in changes and day <= one.expires)
+    return Review(accepted=valid, lines=tuple(printable(line) for one in from_config for line in _describe(one, changes, day, unknown)))
 
 
 def _describe(acceptance: AcceptedChange, names: tuple[str, ...], day: date, unknown: Collection[str]) -> Iterator[str]:

@@ -19,7 +19,7 @@ __all__ = ["list_sections"]
 
 
 def list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
-    """Yield all sections, empty ones included, the most important first."""
+    """Yield all sections of the report, empty ones included, the most important first."""
     compared = comparison.findings
     findings = (
         ("new", compared.found),
@@ -31,7 +31,7 @@ def list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
         ("not decided now", compared.open),
         ("waived", compared.waived),
     )
-    unlike = f" ({comparison.unlike})" if comparison.unlike else ""
+    unlike = f" ({comparison.unlike})" if comparison.unlike else ""  # why speeds cannot be compared, such as two machines
     yield UpgradeSection(title="order of the runs", lines=(comparison.order,) if comparison.order else ())
     yield UpgradeSection(title="findings", lines=tuple(printable(f"{title}: {one}") for title, of_kind in findings for one in of_kind))
     yield UpgradeSection(title="changes", lines=tuple(_change_lines(comparison)))
@@ -44,7 +44,7 @@ def list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
 
 
 def _change_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield the unaccepted changes of a worse upgrade, and their remedy."""
+    """Yield the names of a worse upgrade's unaccepted changes, and how to accept them."""
     names = [name for name in comparison.names if not comparison.review.accepts(name)]
     if names and comparison.is_worse:
         yield ", ".join(names)
@@ -52,9 +52,10 @@ def _change_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _speed_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield lines on slowdowns, both runs' figures, and gated or ungated ratios.
+    """Yield lines on slowdowns, figures of both runs, and their ratios.
 
-    The last one says how to decide what is undecided, if anything is.
+    A gate is the least ratio of new to old that the config allows. A last line says how to decide ratios
+    neither surely above their gate nor surely below it.
     """
     speed = comparison.speed or ComparedSpeed()
     yield from (f"slower: {slow.part.value}: {slow.why}" for slow in speed.slower)

@@ -1,4 +1,9 @@
-"""The findings of a run by variant, to be compared with those of another run, and what a run left undecided."""
+"""The findings of a run by variant, to be compared with those of another run, and what a run left undecided.
+
+A finding is one cause of failed tests of a variant. Its places are the variant, family, workload and test of each failure; the telling ones
+show what is wrong, without those of speed beside wrong tokens. A waived failure is one that the config expects. A gate is a limit on a
+figure, as of speed. A missed gate, or more acceptance than stored, is no fault.
+"""
 
 from __future__ import annotations
 
@@ -138,8 +143,8 @@ class ComparedFindings:
     def summary(self) -> str:
         """The findings in short, as a clause for headlines without a new fault.
 
-        It says how many are gone, and how many are as before, not decided now or waived. Without any gone it says whether there are new
-        ones of speed or noise, which are no faults; more acceptance counts as one of speed.
+        It has the numbers of those gone, as before, not decided now or waived. If none is gone, new ones of speed or noise, which are no
+        faults, are mentioned; more acceptance counts as one of speed.
         """
         states = {"as before": self.kept, "not decided now": self.open, "waived": self.waived}
         rest = ", ".join(f"{number(findings)} {state}" for state, findings in states.items() if findings)
@@ -161,36 +166,37 @@ class _OldRun:
     judged: frozenset[Place]
 
     def list_passed(self, finding: VariantFinding) -> frozenset[Place]:
-        """Return the telling places of a new finding that the old run judged and passed.
+        """Return the telling places of a finding of the new run, passed in the old one.
 
-        If the finding is a fault, places at which the old run only missed a gate, or accepted more, count as passed: they hide no fault.
+        If it is a fault, places at which the old run only missed a gate, or accepted more, count as passed: there it showed no fault.
         """
         failures = [earlier for earlier in self.findings if earlier.is_fault or not finding.is_fault]
         return (finding.telling_places & self.judged) - list_places(failures)
 
     def has_missed_gates_alone(self, finding: VariantFinding) -> bool:
-        """Return True if the old run only missed gates at a finding's places."""
+        """Return True if the old run failed nothing but gates at a finding's places."""
         return not finding.places & list_places([earlier for earlier in self.findings if not earlier.is_missed_gate])
 
 
 def compare_findings(old: Run, new: Run) -> ComparedFindings:
     """Return the findings of two runs, by what became of them.
 
-    :class:`ComparedFindings` says what each kind is. Findings of one variant with one name are the same finding. Whether the old run judged
-    or failed what a finding of the new one is about is decided at its telling places, the tests that show what is wrong. Failures that the
-    old run waived count as its findings, but can be neither gone nor open.
+    Findings of one variant with one name are the same finding. One of the new run is comparable if the old run judged one of its telling
+    places, and found if it passed one; else the old run failed there by another name (renamed). One of both runs has spread to places that
+    the old run passed. One of the old run only is open if the new run judged none of its telling places, else gone if it failed none of its
+    places. Failures that the old run waived count as its findings, but can be neither gone nor open.
     """
     before = _OldRun(findings=list_findings(old, waived=True), judged=list_judged(old))
-    after, after_or_waived, judged_now = list_findings(new), list_findings(new, waived=True), list_judged(new)
-    only_new = [finding for finding in after if finding not in before.findings]
+    new_findings, new_or_waived, judged_now = list_findings(new), list_findings(new, waived=True), list_judged(new)
+    only_new = [finding for finding in new_findings if finding not in before.findings]
     comparable = [finding for finding in only_new if is_judged(finding, before.judged)]
     renamed = [finding for finding in comparable if not before.list_passed(finding)]
     # A missed gate is named by its figures: where the old run missed one too, the other name is no other cause.
     missed_again = [finding for finding in renamed if finding.is_missed_gate and before.has_missed_gates_alone(finding)]
-    places_passed_before = {finding: before.list_passed(finding) for finding in after if finding in before.findings}
-    only_old = [finding for finding in list_findings(old) if finding not in after_or_waived]
+    places_passed_before = {finding: before.list_passed(finding) for finding in new_findings if finding in before.findings}
+    only_old = [finding for finding in list_findings(old) if finding not in new_or_waived]
     judged_again = [finding for finding in only_old if is_judged(finding, judged_now)]
-    failed_now = list_places(after_or_waived)
+    failed_now = list_places(new_or_waived)
     return ComparedFindings(
         found=tuple(finding for finding in comparable if finding not in renamed),
         spread=tuple(replace(finding, places=places) for finding, places in places_passed_before.items() if places),
@@ -199,7 +205,7 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
         gone=tuple(finding for finding in judged_again if not finding.places & failed_now),
         kept=(*(finding for finding, places in places_passed_before.items() if not places), *missed_again),
         open=tuple(finding for finding in only_old if finding not in judged_again),
-        waived=tuple(finding for finding in dict.fromkeys(after_or_waived) if finding not in after),
+        waived=tuple(finding for finding in dict.fromkeys(new_or_waived) if finding not in new_findings),
     )
 
 
@@ -210,9 +216,9 @@ def _describe_before(finding: VariantFinding, old: Run) -> str:
 
 
 def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
-    """Return the number of findings that the old run did not judge, in words.
+    """Return the number of findings not judged by the old run, in words.
 
-    There is a number for each outcome of the old run at their places, such as ``suspicious``, and one for findings without an outcome.
+    They are counted by the outcome of the old run at their places, such as ``suspicious``; it is empty if there were no such tests.
     """
     by_outcome: dict[str, list[VariantFinding]] = {}
     for finding in findings:
@@ -237,7 +243,8 @@ def number(findings: Sequence[VariantFinding]) -> int:
 def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ...]:
     """Return the findings of a run, one per variant and cause.
 
-    With ``waived``, failures that a waiver expects are added, one per judgement; without a verdict they have no name and are left out.
+    With ``waived``, failures that a waiver expects are added, one finding per failed test; without a verdict they have no name and are left
+    out.
     """
     results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
     waived_findings = (_finding(j.pair, j.verdict.names or j.verdict.headline, (j,)) for j in results if j.verdict is not None)
@@ -275,9 +282,9 @@ def is_judged(finding: VariantFinding, judged: frozenset[Place]) -> bool:
 def describe_undecided(new: Run, before: frozenset[Place]) -> str:
     """Return the reason for too few decisions in ``new``; empty if enough.
 
-    The first that holds is given: the run is incomplete, judged nothing, failed tests without a fault of the engine, has suspicious
-    verdicts, or did not judge one of ``before``, the places judged in the earlier run. In a family that was judged on other workloads, a
-    workload without a decision is no reason, since depth and config may allow that; one without a verdict, or refused as a whole, is.
+    It is the first of these: the run is incomplete, judged nothing, failed tests without a fault of the engine, has suspicious verdicts, or
+    did not judge a variant and family of ``before``, the places judged in the earlier run. Nor may a single workload of these be without a
+    verdict, or refused as a whole. It may be undecided, since depth and config may allow that.
     """
     if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
         return "the new run is incomplete"
@@ -324,8 +331,8 @@ def _is_refused_in_part(verdict: Verdict | None) -> bool:
 def _misses_gate(judgement: JudgementResult) -> bool:
     """Return True if a test failed by its speedup, accepted length or noise.
 
-    False without a verdict, for a check that all judges make, for more acceptance than stored, and for a speedup that no gate was held
-    against.
+    These alone are held against a gate. False for a speedup without a gate, for more acceptance than stored, for a check that all judges
+    make, such as that the server lives, and without a verdict.
     """
     verdict = judgement.verdict
     if judgement.misses_noise_gate:
