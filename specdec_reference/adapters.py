@@ -56,9 +56,10 @@ class LowRank:
     """(rank, out), scaled."""
 
     def add(self, fed: NDArray[np.float32], result: NDArray[np.float32], lines: NDArray[np.intp]) -> None:
-        """Add the adapter's part to ``lines`` of a product, in place.
+        """Add the adapter's part to some lines of a product, in place.
 
-        ``result`` is the matrix's own product with ``fed``; both are (lines of the forward, width).
+        ``result`` is the matrix's own product with ``fed``; both have a line for each token of the forward. ``lines`` are the indices of
+        the adapter's tokens among them.
         """
         result[lines] += (fed[lines] @ self.a) @ self.b
 
@@ -73,13 +74,13 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedLines:
-    """The lines of a forward that one adapter answers."""
+    """The lines of a forward, one for each token fed, that one adapter answers."""
 
     adapter: Adapter
     lines: NDArray[np.intp]
 
     def add(self, layer: int, matrix: str, fed: NDArray[np.float32], result: NDArray[np.float32]) -> None:
-        """Add the adapter's part to the product of one matrix, in place."""
+        """Add the adapter's part to the product of a layer's ``matrix`` with ``fed``, in place."""
         # Layers that pad the target are beyond those of the adapter.
         factors = self.adapter.layers[layer].get(matrix) if layer < len(self.adapter.layers) else None
         if factors is not None:
@@ -113,8 +114,9 @@ def load(modules: Sequence[str], target: Checkpoint) -> dict[str, Adapter]:
 def _draw_factors(source: str, target: Checkpoint) -> Factors:
     """Return the factors of ``random:SEED`` for every projection of ``target``.
 
-    Both are drawn from a normal distribution. What they add has ``_STRENGTH`` times the Frobenius norm of the matrix.
-    Raises EngineError for another seed than a number.
+    They are the pair A and B by the projection's name, drawn from a normal distribution. B is multiplied by LoRA's alpha / rank, so that
+    B A is what the adapter adds. Its Frobenius norm is ``_STRENGTH`` times that of the matrix. Raises EngineError for another seed than a
+    number.
     """
     seed = source.removeprefix(RANDOM)
     if not seed.isdecimal():
@@ -132,9 +134,10 @@ def _draw_factors(source: str, target: Checkpoint) -> Factors:
 
 
 def _read_factors(folder: Path) -> Factors:
-    """Return the factors of a folder in PEFT's layout, scaled.
+    """Return the factors of a folder in PEFT's layout.
 
-    Raises EngineError if it is missing, or is something else than plain LoRA.
+    They are the pair A and B by the projection's name, B multiplied by LoRA's scale. Raises EngineError if the folder is missing, or is
+    something else than plain LoRA.
     """
     from safetensors.numpy import load_file  # noqa: PLC0415 - an optional library
 
@@ -163,11 +166,15 @@ def _require_sizes(factors: Factors, target: Checkpoint, path: str) -> None:
 
 
 def _fuse_layer(factors: Factors, target: Checkpoint, index: int) -> Mapping[str, LowRank]:
-    """Return an adapter's part of one layer, in the form of the layer's own matrices."""
+    """Return an adapter's part of one layer, by the layer's own matrices.
+
+    A matrix of a layer holds several projections, as query, key and value. One to whose projections the adapter adds nothing is left out.
+    """
     layer: dict[str, LowRank] = {}
     for matrix, projections in _GROUPS.items():
         names = [f"model.layers.{index}.{projection}" for projection in projections]
         if any(name in factors for name in names):
+            # Needed of projections without factors, too: their columns are zero.
             outs = [target.tensors[f"{name}.weight"].shape[0] for name in names]
             layer[matrix] = _fuse_group(matrix, [factors.get(name) for name in names], outs, target, index)
     return layer
@@ -183,8 +190,8 @@ def _fuse_group(
     """Return the factors of projections that share one matrix.
 
     ``pairs`` has each projection's two factors, None for one without; ``outs`` its width, the columns that it has in
-    ``b``. As in the matrix, the norm before it is folded in, a head's query and key columns are interleaved, and the
-    gate's half is halved.
+    ``b``. The factors A are stacked, and ``b`` is block-diagonal, so that no projection gets another one's part. As in the
+    matrix, the norm before it is folded in, a head's query and key columns are interleaved, and the gate's half is halved.
     """
     rank = sum(a.shape[0] for a, _ in filter(None, pairs))
     fused = np.zeros((rank, sum(outs)), np.float32)
@@ -203,10 +210,10 @@ def _fuse_group(
 
 
 def _arrange(matrix: str, place: int, b: NDArray[np.float32], shape: Shape) -> NDArray[np.float32]:
-    """Return the factor (out, rank) of one projection, as its matrix has it.
+    """Return factor B (out, rank) of one projection, its lines as those of the matrix.
 
     The gate's factor is halved, and the query's and the key's are interleaved; others stay. ``place`` is the projection's
-    index in its group.
+    index in ``matrix``: the gate is the first of its matrix, the value the last.
     """
     if matrix == "gate_up" and place == 0:
         return b * np.float32(0.5)
@@ -223,6 +230,7 @@ def write(model: str, folder: Path, seed: int) -> None:
     factors = _draw_factors(f"{RANDOM}{seed}", checkpoint.read(model))
     scale = np.float32(_ALPHA / RANK)
     tensors = {f"{_PREFIX}{name}.lora_A.weight": a for name, (a, _) in factors.items()}
+    # Who reads the folder multiplies B by the scale.
     tensors |= {f"{_PREFIX}{name}.lora_B.weight": b / scale for name, (_, b) in factors.items()}
     modules = sorted(projection.rpartition(".")[2] for group in _GROUPS.values() for projection in group)
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": _ALPHA, "lora_dropout": 0.0, "bias": "none"}

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def build_engine(settings: ServerSettings, kind: type[ReferenceEngine] = ReferenceEngine) -> ReferenceEngine:
     """Return an engine with the fault or variation of its settings.
 
-    Raises EngineError for an unknown fault or variation, and for settings that the engine refuses.
+    Each replaces decisions of the engine, its rules, or wraps methods of the finished engine. Raises EngineError for an unknown fault or
+    variation, and for settings that the engine refuses.
     """
     planted_rules = catalogue.rules(settings.fault, speculating=settings.speculation is not None)
     variation = lawful.wrappers(settings.variation)

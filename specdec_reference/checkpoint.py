@@ -61,7 +61,7 @@ def locate(model: str, architecture: str = ARCHITECTURE) -> Path:
 
     Raises EngineError when there is no such folder, or when it lacks a file.
     """
-    files = _FILES if architecture == ARCHITECTURE else _FILES[:2]
+    files = _FILES if architecture == ARCHITECTURE else _FILES[:2]  # an EAGLE head has no tokenizer
     packaged = sorted(p.name for p in PACKAGED.iterdir() if p.is_dir())
     if model in packaged:
         return PACKAGED / model

@@ -252,7 +252,7 @@ def _parse_positive(text: str) -> int:
 
 
 def _refuse_without_speculation(settings: ServerSettings) -> None:
-    """Raise EngineError for speculative options on a baseline.
+    """Raise EngineError for speculative options on a server without speculation.
 
     It also raises for an unknown fault.
     """
@@ -269,7 +269,7 @@ def _refuse_without_speculation(settings: ServerSettings) -> None:
 
 
 def _refuse_unread_modules(settings: ServerSettings) -> None:
-    """Raise EngineError for adapters on a server that loads none."""
+    """Raise EngineError for ``--lora-modules`` without ``--enable-lora``."""
     if settings.lora_modules and not settings.enable_lora:
         raise EngineError(
             what="adapters without LoRA", where="--lora-modules", found=" ".join(settings.lora_modules), expected="--enable-lora beside it"
@@ -277,7 +277,7 @@ def _refuse_unread_modules(settings: ServerSettings) -> None:
 
 
 def _parse_speculation(text: str) -> Speculation:
-    """Return the speculative setting of its JSON text.
+    """Return the setting in the JSON text of ``--speculative-config``.
 
     Raises EngineError for a wrong key or value.
     """
@@ -332,9 +332,9 @@ def _read_count(config: Mapping[str, JSON], key: str, default: int | None = None
 
 
 def _setting_error(key: str, found: JSON, expected: str, near: Sequence[str] = ()) -> EngineError:
-    """Return the error for one key of the speculative setting.
+    """Return the error for the value ``found`` of one speculative key.
 
-    ``near`` are permitted names like the one found.
+    ``near`` are permitted names that resemble it, to be suggested.
     """
     return EngineError(
         what="the speculative setting is wrong",

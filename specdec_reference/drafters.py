@@ -1,4 +1,8 @@
-"""Drafters: prompt lookup and a draft model, each proposing tokens for a whole batch; the head is in ``eagle.py``."""
+"""Drafters: prompt lookup and a draft model, each proposing tokens for a whole batch; the EAGLE head is in ``eagle.py``.
+
+A batch has n rows, the running sequences; row i sits in slot i of every cache. A draft has at most k tokens a row. ``uniforms`` are random
+numbers in [0, 1) that draft tokens are drawn by. A row's ``grammar`` says which tokens may come next; None where any may.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +58,13 @@ class Drafter(Protocol):
         """Take in the prompts of the slots from ``slot`` on.
 
         ``prompts`` is (n, longest). Row i holds ``counts[i]`` tokens for slot ``slot + i``, from position
-        ``starts[i]`` on.
+        ``starts[i]`` on; :meth:`put` has restored those before.
         """
 
     def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
         """Return a copy of the slot's state for some tokens.
 
-        They are the tokens from ``start`` up to ``end``. None for a drafter without a cache.
+        They are the tokens from ``start`` up to ``end``, a block of the prefix cache. None for a drafter without a cache.
         """
 
     def put(self, slot: int, start: int, block: DraftBlock) -> None:
@@ -112,11 +116,12 @@ def lookup(tokens: Rows[int], n_min: int, n_max: int, k: int) -> tuple[int, ...]
     Occurrences may overlap the suffix. The draft is ``tokens[i+n:i+n+k]``. It stops at the end of ``tokens``,
     so it may be shorter than ``k`` but never empty.
     """
+    # Ids as bytes of equal width: ``bytes.find`` searches all positions in one call.
     ids = array("I", tokens)
     id_bytes, bytes_per_id, total = ids.tobytes(), ids.itemsize, len(ids)
     for n in range(min(n_max, total - 1), n_min - 1, -1):
         suffix = id_bytes[-n * bytes_per_id :]
-        byte_offset = id_bytes.find(suffix, 0, (total - 1) * bytes_per_id)
+        byte_offset = id_bytes.find(suffix, 0, (total - 1) * bytes_per_id)  # without the last id: the suffix is not its own match
         # A match that begins inside an id is none.
         while byte_offset % bytes_per_id and byte_offset != -1:
             byte_offset = id_bytes.find(suffix, byte_offset + 1, (total - 1) * bytes_per_id)
@@ -207,7 +212,8 @@ class ModelDrafter:
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Fill the slots' cache with the prompts.
 
-        Tokens beyond the draft model's context are left out.
+        Row i of ``prompts`` has ``counts[i]`` tokens for slot ``slot + i``, from position ``starts[i]`` on. Those beyond the
+        draft model's context are left out.
         """
         counts = np.clip(self.context - starts, 0, counts)
         if counts.any():
@@ -240,6 +246,7 @@ class ModelDrafter:
         step = 0
 
         def next_logits(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
+            """Feed the tokens drafted last and return the logits after them."""
             nonlocal step
             tokens = fed if drafted is None else drafted[:, None]
             hidden = self._model.forward(tokens, self._cache, lengths - tokens.shape[1] + step)
@@ -259,9 +266,9 @@ def draw_draft(
 ) -> DraftProposal:
     """Return k draft tokens for each row, drawn or greedy.
 
-    They are drawn by ``uniforms`` (n, k) from the processed distribution, or are the best ones when drafting greedily. ``logits_after``
-    gives the draft's logits (n, vocabulary). It is called k times: with None for the first draft token, then with the tokens (n,) drafted
-    last.
+    They are drawn by ``uniforms`` (n, k) from the distribution after temperature, top-k and the like, which then is the proposal's ``q``,
+    or are the best ones when drafting greedily. ``logits_after`` gives the draft's logits (n, vocabulary). It is called k times: with None
+    for the first draft token, then with the tokens (n,) drafted last.
     """
     n, k = uniforms.shape
     drafted = np.zeros((n, k), np.intp)
@@ -275,7 +282,7 @@ def draw_draft(
         else:
             drafted[:, step] = logits.argmax(axis=1)
         _advance_grammars(rows, drafted[:, step])
-    _retreat_grammars(rows, k)
+    _retreat_grammars(rows, k)  # none of the draft tokens is accepted yet
     return DraftProposal(tokens=drafted, counts=np.full(n, k, np.intp), q=np.stack(q, axis=1) if probabilistic else None)
 
 

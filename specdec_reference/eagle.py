@@ -68,8 +68,8 @@ class EagleHead:
     ) -> NDArray[np.float32]:
         """Return the hidden states of the live tokens, one line each.
 
-        ``tokens`` is (n, t); ``states`` (n, t, hidden) are the hidden states before them. Slots, counts and
-        positions are those of :meth:`Model.forward`.
+        ``tokens`` is (n, t); ``states`` (n, t, hidden) are the hidden states before them. Row i sits in slot ``slot + i`` of
+        ``cache``, from position ``lengths[i]`` on. Its first ``counts[i]`` tokens are live, all for None; others fill the row up.
         """
         span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
         live = slice(None) if span.live is None else span.live
@@ -102,8 +102,8 @@ def load(checkpoint: Checkpoint, target: Model) -> EagleHead:
     def tensor(name: str) -> NDArray[np.float32]:
         return tensors[f"midlayer.{name}.weight"]
 
-    norms = np.concatenate([tensor("input_layernorm"), tensor("hidden_norm")])
-    ones = np.ones(shape.head_dim, np.float32)
+    norms = np.concatenate([tensor("input_layernorm"), tensor("hidden_norm")])  # of the embedding and of the hidden state
+    ones = np.ones(shape.head_dim, np.float32)  # a head has no norms of queries and keys
     layer = fuse_layer(
         shape,
         q=tensor("self_attn.q_proj") * norms,
@@ -154,7 +154,11 @@ def _refuse_unfit(checkpoint: Checkpoint, target: Model, tapped: tuple[int, ...]
 
 
 class EagleDrafter:
-    """Drafts with a head; it watches every forward of the target and keeps the fused hidden states by position."""
+    """Drafts with a head; it watches every forward of the target and keeps the fused hidden states by position.
+
+    Tokens of a sequence are fed to the head with hidden states of the target. In a draft it goes on with its own: what that writes into
+    the cache is overwritten in later steps.
+    """
 
     context = sys.maxsize
 
@@ -164,6 +168,7 @@ class EagleDrafter:
         self._head = head
         self._cache = head.cache(slots)
         self._states = np.zeros((slots, len(head.rotations), head.shape.hidden), np.float32)
+        """The target's, fused, by slot and position."""
         self._fed = np.zeros(slots, np.intp)
         """Positions in the cache by slot whose hidden states were the target's."""
         self._probabilistic = probabilistic
@@ -183,9 +188,10 @@ class EagleDrafter:
         return self
 
     def take(self, span: Span, states: Rows[NDArray[np.float32]]) -> None:
-        """Keep the fused inputs of the target's tapped layers.
+        """Store the inputs of the target's layers tapped by the head, fused.
 
-        ``states`` are these inputs at the live tokens, (live, hidden) each.
+        Each forward of the target calls this. ``states`` are these inputs, (live, hidden) each; ``span`` has the slots and positions
+        of the live tokens.
         """
         live = slice(None) if span.live is None else span.live
         slots = np.repeat(np.arange(span.slot, span.slot + span.n), span.t)[live]
@@ -194,11 +200,11 @@ class EagleDrafter:
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Fill the slots' cache with the prompts.
 
-        Each token is fed together with the hidden state before it. The first token of a sequence has none and
-        is not fed.
+        Row i of ``prompts`` has ``counts[i]`` tokens for slot ``slot + i``, from position ``starts[i]`` on: those before are a reused
+        prefix. Each token is fed together with the hidden state before it. The first token of a sequence has none and is not fed.
         """
         n, longest = prompts.shape
-        self._fed[slot : slot + n] = starts + counts - 1
+        self._fed[slot : slot + n] = starts + counts - 1  # the last hidden state waits for the token after it
         if not starts.any():  # no row has a reused prefix: all first tokens are one column, which is cut off
             prompts, starts, counts, longest = prompts[:, 1:], starts + 1, counts - 1, longest - 1
         if not longest:
@@ -213,9 +219,10 @@ class EagleDrafter:
         self._head.forward(prompts, states, self._cache, starts - 1, slot=slot, counts=counts)
 
     def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
-        """Copy hidden states, and the cache one position earlier.
+        """Return copies of hidden states, and of the cache one position earlier.
 
-        The cache's position of the last token depends on the token after it, so it is left out.
+        The tokens from ``start`` up to ``end`` are a block of the prefix cache. The cache's position of the last one depends on
+        the token after it, so it is left out.
         """
         return self._states[slot, start:end].copy(), self._cache[slot, :, max(start - 1, 0) : end - 1].copy()
 
@@ -238,11 +245,12 @@ class EagleDrafter:
         They are drawn from the head's processed distribution, or are its best tokens when it drafts greedily.
         """
         n = len(rows)
-        ends = np.array([len(row.tokens) - 1 for row in rows], np.intp)
+        ends = np.array([len(row.tokens) - 1 for row in rows], np.intp)  # hidden states by row: the last token has none yet
         hidden = self._catch_up(rows, ends)
         step = 0
 
         def next_logits(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
+            """Feed the tokens drafted last, if any, and return the logits after them."""
             nonlocal hidden, step
             if drafted is not None:
                 hidden = self._head.forward(drafted[:, None], hidden[:, None], self._cache, ends + step)
@@ -253,9 +261,10 @@ class EagleDrafter:
         return draw_draft(rows, sampling, uniforms, next_logits, probabilistic=self._probabilistic)
 
     def _catch_up(self, rows: Rows[RunningSequence], ends: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Feed the last window's tokens and return the newest hidden states.
+        """Feed the tokens of the last window and return the newest hidden states.
 
-        They are (n, hidden), one after each row's last token.
+        They are (n, hidden), one after each row's last token. ``ends`` are the rows' lengths less one: as many tokens have to be fed,
+        of which the head has seen ``_fed``.
         """
         n, fed = len(rows), self._fed[: len(rows)]
         counts = ends - fed

@@ -43,13 +43,17 @@ _JOIN_S: Final = 5.0
 
 
 class ReferenceEngine:
-    """Everything behind the HTTP routes; ``tell`` carries deltas over to the server's thread, once a step."""
+    """Everything behind the HTTP routes; ``tell`` carries deltas over to the server's thread, once a step.
+
+    A delta is what a step adds to a sequence; a request has a sequence for each choice. Queues bring the engine's thread new sequences,
+    those of disconnected clients, and orders: functions to call between two steps. ``rules`` are the decisions that faults replace.
+    """
 
     def __init__(self, settings: ServerSettings, rules: EngineRules = EngineRules()) -> None:  # noqa: B008 - a frozen value
         target = checkpoint.read(settings.model, overrides=settings.hf_overrides)
         _refuse_long_context(settings, target.shape.positions)
         speculation = settings.speculation
-        window = 1 + (speculation.tokens if speculation else 0)
+        window = 1 + (speculation.tokens if speculation else 0)  # tokens that a step feeds: the last one and its draft
         _refuse_few_blocks(settings, window)
         positions = settings.max_model_len + window
         self.settings = settings
@@ -64,6 +68,7 @@ class ReferenceEngine:
         decoder = pad_model(target_model, settings.padded_layers)
 
         def load() -> tuple[model.Model, DraftWeights | None]:
+            """Read the weights of target and drafter once more."""
             read = model.load(checkpoint.read(settings.model, overrides=settings.hf_overrides), positions)
             weights = _make_drafter(speculation, read, positions, settings.max_num_seqs, rules).weights
             return pad_model(read, settings.padded_layers), weights
@@ -104,15 +109,15 @@ class ReferenceEngine:
         return self._grammars
 
     def compile(self, kind: GrammarKind, specification: JSON) -> str:
-        """Return the text of a compiled grammar.
+        """Return a grammar as text, checked to compile.
 
-        Raises ValueError where it cannot be compiled.
+        ``specification`` is what a request gives for ``kind``, as a JSON Schema. Raises ValueError where it cannot be compiled.
         """
         return self.grammars.compile(kind, specification)
 
     @cached_property
     def limits(self) -> openai_request.ServerLimits:
-        """The limits of its requests."""
+        """The limits of requests to this server, for their parser."""
         settings = self.settings
         return openai_request.ServerLimits(
             model=settings.name,
@@ -128,7 +133,7 @@ class ReferenceEngine:
         )
 
     def parse(self, route: Route, body: JSON) -> EngineRequest:
-        """Return the request of a body; raises Refusal.
+        """Return the request of a JSON body; raises Refusal, answered by a 4xx.
 
         Sampling parameters that it leaves out are those of the checkpoint's generation_config.json, as with vLLM.
         """
@@ -175,10 +180,11 @@ class ReferenceEngine:
         self._thread.join(_JOIN_S)
 
     def sequences(self, request: EngineRequest, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
-        """Return the n sequences of a request, not queued yet.
+        """Return the sequences of a request's n choices, not queued yet.
 
         ``tell`` gets the deltas of each.
         """
+        # Of a request without a seed: another one for each, the same again after a new start.
         fallback_seed = hash((self.settings.seed, next(self._arrived)))
         return tuple(
             RunningSequence(
@@ -201,13 +207,13 @@ class ReferenceEngine:
         )
 
     def _start_reasoning(self, request: EngineRequest) -> ReasoningSplit | None:
-        """Return the reasoning of a new sequence, None without any."""
+        """Return the state of a new sequence's reasoning, None without any."""
         if self._reasoning_end is None or not request.reasons:
             return None
         return ReasoningSplit(self._reasoning_end, request.thinking_tokens)
 
     def start_grammar(self, request: EngineRequest, grammar_text: str) -> Grammar:
-        """Return the grammar of a new sequence.
+        """Return the state of a new sequence in its grammar.
 
         It begins after the reasoning where the request reasons.
         """
@@ -217,7 +223,7 @@ class ReferenceEngine:
         return grammar
 
     def submit(self, sequences: tuple[RunningSequence, ...]) -> None:
-        """Queue sequences for the engine's thread.
+        """Queue sequences for the engine's thread; () only wakes it.
 
         Once the thread has ended they are given up at once.
         """
@@ -359,7 +365,7 @@ def _make_drafter(speculation: Speculation | None, target: model.Model, position
             remedy="use a draft of the target's family",
         )
     context = min(speculation.max_model_len or draft.shape.positions, draft.shape.positions)
-    draft_model = model.load(draft, min(positions, context + 1 + speculation.tokens))
+    draft_model = model.load(draft, min(positions, context + 1 + speculation.tokens))  # a window more than its context
     return ModelDrafter(
         draft_model, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic, context=context, rules=rules
     )

@@ -50,9 +50,10 @@ class Grammars:
         self._tokenizer = LLTokenizer(tokenizer_file.read_text("utf-8"), eos_token=list(eos_ids))
 
     def compile(self, kind: GrammarKind, specification: JSON) -> str:
-        """Return the grammar of a specification.
+        """Return a grammar as llguidance's text, checked to compile.
 
-        Raises ValueError where llguidance cannot compile it.
+        ``specification`` is a JSON Schema, a regular expression or the like, by ``kind``. Raises ValueError where llguidance cannot
+        compile it.
         """
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
@@ -63,14 +64,14 @@ class Grammars:
         return grammar
 
     def start(self, grammar: str) -> GrammarMatcher:
-        """Return a grammar at its beginning."""
+        """Return the state of a new sequence in a grammar of :meth:`compile`."""
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
         return GrammarMatcher(LLMatcher(self._tokenizer, grammar), self._tokenizer.vocab_size)
 
 
 def _grammar_text(kind: GrammarKind, specification: JSON) -> str:
-    """Return a specification as llguidance writes grammars."""
+    """Return a specification as llguidance writes grammars; JSON gets a fixed layout."""
     from llguidance import LLMatcher, grammar_from  # noqa: PLC0415 - as above
 
     if kind in {GrammarKind.JSON, GrammarKind.JSON_OBJECT}:
@@ -81,7 +82,10 @@ def _grammar_text(kind: GrammarKind, specification: JSON) -> str:
 
 
 class GrammarMatcher:
-    """The position of one sequence in its grammar; steps ahead are taken back with :meth:`retreat`."""
+    """The position of one sequence in its grammar; steps ahead are taken back with :meth:`retreat`.
+
+    llguidance refuses tokens after the grammar's end, so these are only counted, in ``_beyond``.
+    """
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher = matcher
@@ -120,9 +124,9 @@ class GrammarMatcher:
 
 
 def walk(grammar: Grammar, tokens: Sequence[int]) -> NDArray[np.bool_]:
-    """Return the masks at each of ``tokens`` and after the last.
+    """Return the masks at each of some draft tokens and after the last.
 
-    Their shape is (len(tokens) + 1, vocabulary). The grammar stays in its position. It has to permit all ``tokens``.
+    Their shape is (len(tokens) + 1, vocabulary). The grammar is back at its position afterwards. It has to permit all ``tokens``.
     """
     masks = []
     for token in tokens:

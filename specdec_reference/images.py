@@ -64,7 +64,7 @@ def read_patches(url: str) -> tuple[bytes, ...]:
     except (binascii.Error, zlib.error, struct.error, IndexError) as error:
         msg = f"an image cannot be read: {error}"
         raise ValueError(msg) from error
-    height, width = (-(-side // PATCH) * PATCH for side in pixels.shape[:2])
+    height, width = (-(-side // PATCH) * PATCH for side in pixels.shape[:2])  # up to whole patches, with zeros
     filled = np.zeros((height, width, 3), np.uint8)
     filled[: pixels.shape[0], : pixels.shape[1]] = pixels
     return tuple(
@@ -99,7 +99,7 @@ def _read_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     while at < len(data):
         (length,) = struct.unpack_from(">I", data, at)
         yield data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        at += 12 + length
+        at += 12 + length  # length, name and checksum are 4 bytes each
 
 
 def _join_chunks(chunks: Sequence[tuple[bytes, bytes]], wanted: bytes) -> bytes:
@@ -108,9 +108,10 @@ def _join_chunks(chunks: Sequence[tuple[bytes, bytes]], wanted: bytes) -> bytes:
 
 
 def _unfilter(lines: bytes, height: int, width: int, distance: int) -> NDArray[np.uint8]:
-    """Return the samples of filtered lines, (height, width).
+    """Undo the filters of a PNG's lines and return the samples, (height, width).
 
-    ``distance`` is that to the sample of the pixel before, in bytes (PNG specification, section 9).
+    A line is its filter's number, then each sample as the difference from a prediction by its neighbours (PNG specification,
+    section 9). ``distance`` is that to the sample of the pixel before, in bytes.
     """
     # A line and a pixel of zeros stand for what is above and left of the image.
     samples = np.zeros((height + 1, width + distance), np.int64)
@@ -119,20 +120,21 @@ def _unfilter(lines: bytes, height: int, width: int, distance: int) -> NDArray[n
         kind, line = lines[start], lines[start + 1 : start + 1 + width]
         for column in range(width):
             left, above = int(samples[row + 1, column]), int(samples[row, column + distance])
+            # By the filter's number: none, left, above, their mean, Paeth's.
             predicted = (0, left, above, (left + above) // 2, _predict_paeth(left, above, int(samples[row, column])))[kind]
             samples[row + 1, column + distance] = (line[column] + predicted) % 256
     return samples[1:, distance:].astype(np.uint8)
 
 
 def _predict_paeth(left: int, above: int, corner: int) -> int:
-    """Return the neighbour nearest to left + above - corner."""
+    """Return the sample nearest to left + above - corner: PNG's filter 4."""
     estimate = left + above - corner
     return min((left, above, corner), key=lambda neighbour: abs(estimate - neighbour))
 
 
 @cache
 def _projection(hidden: int) -> NDArray[np.float32]:
-    """Return the matrix from pixels to hidden states."""
+    """Return the matrix from a patch's pixels to hidden states, the same in every process."""
     random = np.random.Generator(np.random.SFC64(_SEED))
     return random.standard_normal((3 * PATCH * PATCH, hidden)).astype(np.float32)
 
@@ -140,7 +142,7 @@ def _projection(hidden: int) -> NDArray[np.float32]:
 def embed(patches: Sequence[Patch], embedding: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the embeddings of patches, (patches, hidden).
 
-    Each is as long as the rows of ``embedding``, (vocabulary, hidden), by their root mean square.
+    Each has the length that tokens' embeddings have, the root mean square over ``embedding``, (vocabulary, hidden).
     """
     pixels = np.array([np.frombuffer(patch.pixels, np.uint8) for patch in patches], np.float32)
     projected = (pixels / np.float32(255.0) - np.float32(0.501)) @ _projection(embedding.shape[1])

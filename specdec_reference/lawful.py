@@ -72,7 +72,8 @@ def wrappers(variation: str) -> Mapping[str, Wrapper]:
 def _lawful(moment: Moment, method: str, *mirrors: str) -> Callable[[_Decision], _Decision]:
     """Return a decorator that registers a function as a variation of ``method``.
 
-    The variation's name is the function's own, in kebab-case; the first line of its docstring states its effect.
+    It runs at ``moment`` of the method's calls, or instead of them. The variation's name is the function's own, in kebab-case; the first
+    line of its docstring states its effect. ``mirrors`` are public reports of the same effect in other engines.
     """
 
     def register(lawful: _Decision) -> _Decision:
@@ -93,6 +94,7 @@ def block_verification(p: NDArray[np.float32], draft: DraftProposal, uniforms: N
     and ``b_i = min(1, b_{i-1} p(x_i)/q(x_i))``, the first i tokens are accepted with probability h_i, where
     ``h_k = b_k`` and, with ``s_i = sum max(b_i p - q, 0)`` at the position after them,
     ``h_i = s_i / (s_i + 1 - b_i)``. The longest accepted part stands; the token after it is drawn from ``max(b_i p - q, 0)``.
+    ``p`` has a line for each draft token and one after the last, row after row.
     """
     n = len(draft.counts)
     accepted, last_distribution = np.zeros(n, np.intp), p[draft.starts + draft.counts].astype(np.float64)
@@ -124,7 +126,7 @@ def _accept_block(
             h = s / (s + 1.0 - b) if s > 0.0 else 0.0
         else:
             next_residual, h = p[i], b
-        if uniforms[i - 1] < h:
+        if uniforms[i - 1] < h:  # the longest accepted part stands, so the last i decides
             length, residual = i, next_residual
     # p = q up to rounding leaves nothing; then p is the distribution in the limit.
     return length, residual if residual.any() else p[length]
@@ -140,7 +142,7 @@ def match_the_sample(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDA
     n, width = draft.tokens.shape
     accepted, all_equal = np.zeros(n, np.intp), np.ones(n, np.bool_)
     for i in range(width):
-        sample = pick(p[np.minimum(draft.starts + i, len(p) - 1)], uniforms[:, i])
+        sample = pick(p[np.minimum(draft.starts + i, len(p) - 1)], uniforms[:, i])  # a row beyond its draft is unequal, whatever it draws
         all_equal &= (i < draft.counts) & (sample == draft.tokens[:, i])
         accepted += all_equal
     # The token at a rejected position is the very sample that the draft did not match, so the same number draws it.
@@ -177,9 +179,9 @@ def refused_bias(request: EngineRequest) -> EngineRequest:
 def best_drafts(draft: DraftProposal) -> DraftProposal:
     """Draft the draft model's best token, at any temperature.
 
-    This holds for every position, and the token is verified as certain. A draft ends with the first best
-    token that was not drawn: the draft model's distribution after it, and the grammar's mask there, belong to
-    the drawn token.
+    The drawn tokens of ``draft`` are replaced by the most probable ones, to be verified as certain. What the draft model and
+    the grammar computed for later positions is right only after the drawn tokens. So a draft ends with the first best
+    token that differs from the drawn one.
     """
     if draft.q is None:
         return draft
@@ -202,5 +204,6 @@ def uneven_steps(
     given_up = np.array(
         [hash((number, step)) % _STEPS < number % _KINDS_OF_ANSWERS for number, step in zip(answer_numbers, steps, strict=True)]
     )
+    # A step without a draft emits one token, drawn from the target's distribution at the first position.
     undrafted_tokens = pick(p[draft.starts], uniforms[:, -1])
     return VerifyWindows(accepted=np.where(given_up, 0, windows.accepted), last=np.where(given_up, undrafted_tokens, windows.last))

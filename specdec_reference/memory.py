@@ -24,7 +24,7 @@ _Weights = TypeVar("_Weights")
 
 
 def zero_weights(weights: _Weights) -> _Weights:
-    """Return a copy of ``weights`` with every float32 array at zero.
+    """Return a copy of ``weights`` with every float32 array at zero, as in sleep.
 
     Everything else in it stays.
     """
@@ -40,14 +40,17 @@ def zero_weights(weights: _Weights) -> _Weights:
 
 
 class Memory:
-    """The weights of target and drafter, and the blocks of the prefix cache; used by the engine's thread alone."""
+    """The weights of target and drafter, and the blocks of the prefix cache; used by the engine's thread alone.
+
+    Every part of an event is a method of its own, so that a fault can be planted in it.
+    """
 
     def __init__(self, batch: Batch, load: Callable[[], tuple[Model, DraftWeights | None]]) -> None:
         """Take the batch and the function that reads the weights from their checkpoints."""
         self._batch = batch
         self._load = load
-        self._asleep: frozenset[str] = frozenset()
-        self._offloaded: tuple[Model, DraftWeights | None] | None = None
+        self._asleep: frozenset[str] = frozenset()  # among TAGS
+        self._offloaded: tuple[Model, DraftWeights | None] | None = None  # weights to come back after sleep
         self.slots: dict[str, dict[int, Block]] = {}
         """Blocks saved by name."""
 
@@ -57,9 +60,9 @@ class Memory:
         return bool(self._asleep)
 
     def sleep(self, level: int) -> None:
-        """Drop the cache and the weights; at level 1 the weights can come back.
+        """Drop the cache, and set the weights to zero.
 
-        :meth:`wake_up` brings those of level 1 back. At any other level they stay zero until :meth:`reload_weights`.
+        At level 1 :meth:`wake_up` brings the weights back. At any other level they stay zero until :meth:`reload_weights`.
         Nothing happens while a part is asleep.
         """
         if self.asleep:

@@ -1,4 +1,7 @@
-"""Parts of a message: texts and images, which become placeholders in the prompt and patches at their places."""
+"""Parts of a message: texts and images, which become placeholders in the prompt and patches at their places.
+
+A patch is a square of an image's pixels. Each takes the place of one token: a placeholder, whose embedding the patch's replaces.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def text(part: JSON, *, images: bool) -> str:
 
 
 def patches(messages: JSON, prompt: tuple[int, ...], tokenizer: Tokenizer) -> tuple[Patch, ...]:
-    """Return the patches of all images at their places in ``prompt``.
+    """Return the patches of all images at their places in ``prompt``, the chat's token ids.
 
     Raises Refusal where a text holds the placeholder itself.
     """

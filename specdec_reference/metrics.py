@@ -30,9 +30,9 @@ class Counters:
     """Since 1970."""
 
     def count_step(self, drafted: int, accepted: int) -> None:
-        """Count one row of one verify step.
+        """Count the draft tokens of one sequence in one verify step.
 
-        It is counted before any limit cuts its window. A row without a draft is not counted.
+        They are counted before any limit cuts off accepted ones. A sequence without a draft is not counted.
         """
         if not drafted:
             return
@@ -77,10 +77,7 @@ class Counters:
 
 
 def _format_series(name: str, kind: str, text: str, values: dict[str, int]) -> list[str]:
-    """Return the lines of one metric family.
-
-    ``values`` are by label set.
-    """
+    """Return the lines of one metric family, ``values`` by label set."""
     family = f"vllm:{name}"
     samples = [f"{family}{{{labels}}} {float(value)}" for labels, value in values.items()]
     return [f"# HELP {family} {text}", f"# TYPE {family} {kind}", *samples]

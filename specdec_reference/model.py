@@ -1,4 +1,8 @@
-"""The model: a Qwen3 decoder over a batched key-value cache, in float32."""
+"""The model: a Qwen3 decoder over a batched key-value cache, in float32.
+
+A forward has n rows, sequences in neighbouring slots of the cache, of at most t new tokens. Rows with fewer are filled up. The other
+tokens are live, and packed: each has one line in the matrices. A span says where all of these stand.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ class Span:
 
     n rows of at most t tokens sit in neighbouring slots. Only live tokens have a line in the packed matrices;
     rows are filled up to t for the attention alone, with zeros that land after the row's end and are
-    overwritten when the row gets there.
+    overwritten when the row gets there. The longest row attends to the first ``longest`` positions; every token sees
+    the first ``shortest`` ones, so that the mask begins after these.
     """
 
     n: int
@@ -45,7 +50,8 @@ class Span:
     def of(cls, lengths: NDArray[np.intp], t: int, *, rotations: NDArray[np.complex64], slot: int, counts: NDArray[np.intp] | None) -> Span:
         """Return the span of ``t`` positions after each of ``lengths``.
 
-        ``lengths`` is (n,). Row i is live in its first ``counts[i]`` positions, in all of them for None.
+        ``lengths``, (n,), are the tokens in the cache by row. Row i is live in its first ``counts[i]`` positions, in all of
+        them for None. ``rotations`` are RoPE's turns by position.
         """
         positions = lengths[:, None] + np.arange(t)
         live = None if counts is None or (counts == t).all() else np.flatnonzero(np.arange(t) < counts[:, None])
@@ -74,16 +80,17 @@ class Span:
     ) -> NDArray[np.float32]:
         """Return the attention's output for the packed ``qkv``.
 
-        ``qkv`` is (rows, (heads + 2 kv_heads) * head_dim), the output (rows, heads * head_dim). ``memory`` is
-        the layer's part of the cache; the keys and values are left in it. ``qkv`` is overwritten. Queries and
-        keys are normalised by head, as in Qwen3, if ``normed``.
+        ``qkv`` is (rows, (heads + 2 kv_heads) * head_dim), the output (rows, heads * head_dim). ``memory`` is the layer's part
+        of the cache, (slots, keys then values by head, positions, head_dim); the keys and values are left in it. ``qkv`` is
+        overwritten. Queries and keys are normalised by head, as in Qwen3, if ``normed``, then multiplied by ``head_scale``. For
+        the attention itself the packed lines are spread out to t a row.
         """
         heads = qkv.reshape(self.rows, -1, shape.head_dim)
         self._rotate(heads[:, : shape.heads + shape.kv_heads], head_scale, shape.norm_epsilon if normed else None)
         heads = self._unpack_rows(heads)
         self._store_keys_and_values(memory, heads[:, shape.heads :])
         past = memory[self.slot : self.slot + self.n, :, : self.longest]
-        groups = (shape.kv_heads, shape.heads // shape.kv_heads)
+        groups = (shape.kv_heads, shape.heads // shape.kv_heads)  # query heads by the keys and values that they share
         q = heads[:, : shape.heads].reshape(self.n, self.t, *groups, shape.head_dim)
         attend_rows = self._attend_one if self.t == 1 else self._attend_several
         return self._pack_live(attend_rows(q, past[:, : shape.kv_heads], past[:, shape.kv_heads :]))
@@ -91,7 +98,7 @@ class Span:
     def _rotate(self, qk: NDArray[np.float32], head_scale: NDArray[np.float32], epsilon: float | None) -> None:
         """Normalise queries and keys, scale and rotate them, in place.
 
-        ``epsilon`` is None for no normalisation.
+        A head is divided by its root mean square, unless ``epsilon`` is None. ``turns`` are RoPE's rotations as complex numbers.
         """
         if epsilon is not None:
             scale = np.vecdot(qk, qk)
@@ -106,7 +113,7 @@ class Span:
     def _attend_one(self, q: NDArray[np.float32], keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the attention's output for one token a row.
 
-        Shapes are those of :meth:`_attend_several`, with t of 1.
+        ``q`` is (n, 1, kv_heads, heads a kv_head, head_dim), ``keys`` and ``values`` are (n, kv_heads, longest, head_dim).
         """
         # A vector for each head: numpy hands these to gemv, which is twice as fast here as a product of two lines.
         scores: NDArray[np.float32] = (keys[:, :, None] @ q[:, 0, ..., None])[..., 0]
@@ -128,9 +135,9 @@ class Span:
         return output.reshape(n, kv_heads, t, group, width).transpose(0, 2, 1, 3, 4).reshape(n * t, -1)
 
     def _weigh(self, scores: NDArray[np.float32]) -> None:
-        """Turn scores into unnormalised weights, in place.
+        """Turn scores into a softmax's weights before their normalisation, in place.
 
-        ``scores`` is (n, t, kv_heads, heads a kv_head, longest).
+        ``scores`` is (n, t, kv_heads, heads a kv_head, longest). Weights of masked positions are 0.
         """
         if self.mask.shape[-1]:
             scores[..., self.shortest :] += self.mask[:, :, None, None]
@@ -138,7 +145,7 @@ class Span:
         np.exp(scores, out=scores)
 
     def _store_keys_and_values(self, memory: NDArray[np.float32], kv: NDArray[np.float32]) -> None:
-        """Write the span's keys and values into the cache."""
+        """Write the span's keys and values into a layer's part of the cache."""
         if self.n == 1:  # the positions of a single row are neighbours, so that a slice does
             memory[self.slot, :, self.shortest - 1 : self.longest] = kv.transpose(1, 0, 2)
         else:
@@ -239,7 +246,11 @@ class Model:
         tap: Tap | None = None,
         adapted: Sequence[AdaptedLines] = (),
     ) -> NDArray[np.float32]:
-        """Return the result of :meth:`forward` over a given span."""
+        """Return the last hidden states of the live tokens of a span.
+
+        ``tokens`` is (n, t). Keys and values are written into ``cache``. ``tap`` takes the inputs of some layers; ``adapted`` are
+        the lines that adapters answer. An adapter adds to a matrix's product by what the matrix was fed.
+        """
         fed = tokens.ravel() if span.live is None else tokens.ravel()[span.live]
         workspace, epsilon = _Workspace.of(self.shape, span.rows), self.shape.norm_epsilon
         x = workspace.x
@@ -268,7 +279,8 @@ class Model:
     def with_embeddings(self, further: NDArray[np.float32]) -> Model:
         """Return the model with further embeddings after the vocabulary's.
 
-        ``further`` is (n, hidden). Tokens ``vocabulary`` to ``vocabulary + n - 1`` may then be fed; none of them is ever predicted.
+        ``further`` is (n, hidden), as of patches of images. Tokens ``vocabulary`` to ``vocabulary + n - 1`` may then be fed; none of
+        them is ever predicted.
         """
         return replace(self, embedding=np.concatenate([self.embedding, further]))
 
@@ -399,9 +411,9 @@ def fuse_layer(
     up: NDArray[np.float32],
     down: NDArray[np.float32],
 ) -> Layer:
-    """Return a layer from Hugging Face matrices (out, in).
+    """Return a layer from Hugging Face matrices (out, in), in the form of :class:`Layer`.
 
-    The input norms are already folded into these.
+    The input norms are already folded into these. The layer's matrices are (in, out), and the gate's half is halved.
     """
     pairs = np.arange(shape.head_dim).reshape(2, -1).T.ravel()  # i beside i + head_dim / 2: one complex number each
 

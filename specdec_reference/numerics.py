@@ -2,7 +2,7 @@
 
 The noise of a kernel depends on the text before a token, on the kernel and on how many sequences share the step. So it is with real
 kernels: their order of summation changes with shapes. A request alone repeats itself, one together with concurrent others does not.
-Where no numerics are set nothing changes.
+Where no numerics are set nothing changes. A position is the text before a token, known by its length and last tokens.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TextPosition(NamedTuple):
 def text_positions(tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[TextPosition]:
     """Return the positions after ``tokens`` and after each of ``drafted``.
 
-    The draft tokens follow ``tokens``, so there are len(drafted) + 1 positions.
+    The draft tokens follow ``tokens``, so there are len(drafted) + 1 positions, one for each line of a window's logits.
     """
     text = (*tokens[-_TAIL:], *drafted)
     undrafted = len(text) - len(drafted)
@@ -61,7 +61,11 @@ def text_positions(tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """How a server's logits are off; nothing by default. All sizes are nats of one logit."""
+    """How a server's logits are off; nothing by default. All sizes are nats of one logit.
+
+    ``normal`` and ``heavy`` are sizes of noise, ``verify`` a factor on it in verify steps. ``jumps`` is the share of positions with a
+    jump: a change of every logit by about 1 nat. ``boot`` is the size of noise that depends on the server's start, by its ``number``.
+    """
 
     normal: float = 0.0
     """Standard deviation of independent normal noise."""
@@ -107,7 +111,7 @@ class Numerics:
     def vary(self, logits: NDArray[np.float32], kernel: Kernel, positions: Iterable[TextPosition], batch: int) -> NDArray[np.float32]:
         """Return ``logits`` (rows, vocabulary) as ``kernel`` computes them.
 
-        ``positions`` are the rows' own; the step has ``batch`` sequences.
+        ``positions`` are the rows' own; the step has ``batch`` sequences. Kernel, position and batch decide a row's noise.
         """
         if self.exact:
             return logits
@@ -120,8 +124,12 @@ class Numerics:
         return _round_to_grid(varied, self.grid)
 
     def _add_noise(self, row: NDArray[np.float32], key: int, factor: float) -> None:
-        """Add the noise of ``key`` to ``row``."""
+        """Add noise to ``row`` in place, and for some keys a jump.
+
+        ``key`` decides all that is random; ``factor`` is on the noise alone.
+        """
         width, second_key = len(row), hash((key, 1)) % _MODULUS
+        # One scale for all logits of a position: a scale drawn by position makes the noise heavy.
         scale = factor * (self.normal + self.heavy * float(_random_pool().scales[second_key % _SCALES]))
         if scale:
             row += np.float32(scale) * _cut_noise(key, width)
@@ -147,6 +155,7 @@ class _Pool:
 def _random_pool() -> _Pool:
     """Return the random numbers, drawn once in a process."""
     random = np.random.default_rng(_SEED)
+    # Student's t is normal / sqrt(chi2 / 3), with a variance of 3: without that 3 the variance is 1.
     scales = 1.0 / np.sqrt(random.chisquare(3, _SCALES))
     return _Pool(numbers=random.standard_normal(_NUMBERS, dtype=np.float32), scales=scales.astype(np.float32))
 

@@ -141,7 +141,7 @@ class ServerLimits:
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
-    """Return the request of a body; raise Refusal for one that cannot be honoured."""
+    """Return the request of a JSON body; raise Refusal, answered by a 4xx, for any other."""
     if not isinstance(body, dict):
         raise Refusal(message="the body must be a JSON object")
     fields = Fields(body)
@@ -387,9 +387,9 @@ def _parse_logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float
 
 
 def _parse_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
-    """Return the number of top tokens to report.
+    """Return the number of top tokens to report with each emitted one.
 
-    None for no log-probabilities. Raises Refusal for more than the server allows.
+    None for no log-probabilities at all. Raises Refusal for more than the server allows.
     """
     if route is Route.COMPLETIONS:
         return _parse_reported_count(fields, "logprobs", limits)
@@ -435,9 +435,9 @@ def _parse_include_usage(fields: Fields) -> bool:
 
 
 def _compile_grammar(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:
-    """Return the grammar of required tool calls.
+    """Return the compiled grammar of required tool calls.
 
-    Where no call is required it is that of the structured fields, or None. Raises Refusal for one that cannot be
+    Where no call is required it is that of fields as ``response_format``, or None. Raises Refusal for one that cannot be
     compiled.
     """
     lark = tool_fields.lark(tools, tokens=tokenizer.tool_tokens)

@@ -38,7 +38,7 @@ def error(status: int, message: str, param: str | None = None) -> dict[str, JSON
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseOptions:
-    """How one request is answered."""
+    """How one request is answered: its bodies, made of sequences, one a choice, or of deltas, the parts that steps add to these."""
 
     route: Route
     model: str
@@ -135,9 +135,9 @@ class ResponseOptions:
         return head | {"choices": []} | self._usage_fields(sequences)
 
     def _read_calls(self, reader: ToolCallReader | None, text: str, *, ended: bool, tokens: int = 0) -> ToolReading:
-        """Return the content and tool calls of some text.
+        """Return the content and tool calls of an answer's next text.
 
-        All text is content where no tools are offered.
+        ``tokens`` are those of its step, 0 for a whole answer. All text is content where no tools are offered.
         """
         return ToolReading(content=text) if reader is None else self.rules.read_calls(reader, text, ended=ended, tokens=tokens)
 
@@ -173,7 +173,7 @@ class ResponseOptions:
     def _speculation_report(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
         """Return the report of speculation.
 
-        Empty for several sequences, and where none is configured.
+        Empty for several sequences, and where none is configured. Steps without a draft are not in it.
         """
         if self.metrics == "none" or len(sequences) != 1:
             return {}
@@ -229,7 +229,7 @@ class ResponseOptions:
     def _prompt_logprobs(self, sequence: RunningSequence) -> JSON:
         """Return the prompt's log-probabilities by position.
 
-        None where they are not requested, and for every choice but the first.
+        None where they are not requested, and for every choice but the first. The first token's are None: nothing predicts it.
         """
         if self.request.prompt_logprobs is None or sequence.index != 0:
             return None
@@ -381,11 +381,11 @@ class Stream(Response):
 
 
 class _Chunks:
-    """The steps of a stream's sequences on their way into chunks."""
+    """Collects ``steps`` steps of a sequence into one chunk, or splits each into its tokens for 0 steps."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._held: dict[int, list[Delta]] = {}
+        self._held: dict[int, list[Delta]] = {}  # by index of the sequence: deltas that wait
 
     def take(self, delta: Delta) -> list[Delta]:
         """Return the deltas to send now, after ``delta``.

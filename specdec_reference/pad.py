@@ -107,7 +107,7 @@ def write(model: str, layers: int, folder: Path, *, single: bool = False) -> boo
         shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
         (unfinished / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         _write_tensors(source, layers, unfinished, single=single)
-        unfinished.rename(folder)
+        unfinished.rename(folder)  # only once it is complete
     return True
 
 

@@ -39,7 +39,9 @@ class Block:
 
 
 class PrefixCache:
-    """At most ``most`` blocks by content, the least recently used leaving first; none at all for 0.
+    """At most ``most`` blocks by key, the least recently used leaving first; none at all for 0.
+
+    A key stands for the tokens of a block and everything before it.
 
     Those that leave are offloaded: as many as ``offloaded`` says are kept in a second tier, and come back when they are looked up.
     """
@@ -55,7 +57,7 @@ class PrefixCache:
         """Return a key for each full block of ``tokens``.
 
         ``known`` are the keys of the first blocks, which are taken over. ``adapter`` is the name of the sequence's LoRA
-        adapter, empty for none.
+        adapter, empty for none: other adapters give the same tokens other keys and values.
         """
         keys = list(known)
         for index in range(len(keys), len(tokens) // BLOCK_TOKENS):

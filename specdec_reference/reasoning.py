@@ -54,13 +54,17 @@ class SplitText(NamedTuple):
 
 
 class ReasoningSplit:
-    """The extent of one sequence's reasoning, in tokens and characters."""
+    """The extent of one sequence's reasoning, in tokens and characters.
+
+    A sequence's text begins with its reasoning, the end token included. A stream releases the text part by part.
+    """
 
     def __init__(self, end: int, budget: int | None = None) -> None:
         """Take the token at the end, and the most tokens before it; None for any number."""
         self.end = end
         self.budget = budget
         self._released = 0
+        """Characters of the text that :meth:`split_next` has divided so far."""
         self.characters: int | None = None
         """Characters of the text that are reasoning, the end token's included; None while the reasoning goes on."""
         self.tokens = 0
@@ -82,23 +86,26 @@ class ReasoningSplit:
         return SplitText(text, "") if self.characters is None else SplitText(text[: self.characters], text[self.characters :])
 
     def split_next(self, text: str) -> SplitText:
-        """Split the part of the text that is released next."""
+        """Split ``text``, the part of the sequence's text released next."""
         cut = len(text) if self.characters is None else max(0, self.characters - self._released)
         self._released += len(text)
         return SplitText(text[:cut], text[cut:])
 
 
 class GrammarAfterReasoning:
-    """A grammar that begins after a token; before it anything may come but the end of the sequence."""
+    """A grammar that begins after a token; before it anything may come but the end of the sequence.
+
+    Tokens are counted from the start of the answer, so that a draft beyond the end of the reasoning can be taken back.
+    """
 
     def __init__(self, grammar: Grammar, end: int, vocabulary: int, eos_ids: Sequence[int]) -> None:
         self._grammar = grammar
         self._end = end
-        self._open = np.ones(vocabulary, np.bool_)
+        self._open = np.ones(vocabulary, np.bool_)  # the mask before the token
         self._open[list(eos_ids)] = False
         self._taken = 0
         self._began: int | None = None
-        """Tokens taken when the grammar began."""
+        """Tokens taken when the grammar began; None before that."""
 
     def mask(self) -> NDArray[np.bool_]:
         """Return the mask of permitted next tokens, (vocabulary,)."""
@@ -128,6 +135,6 @@ class GrammarAfterReasoning:
         if self._began is not None:
             return self._grammar.allowed_prefix(tokens)
         open_length = next((position for position, token in enumerate(tokens) if token == self._end or not self._open[token]), len(tokens))
-        if tokens[open_length : open_length + 1] != (self._end,):
+        if tokens[open_length : open_length + 1] != (self._end,):  # an end of sequence, or nothing
             return tokens[:open_length]
         return (*tokens[: open_length + 1], *self._grammar.allowed_prefix(tokens[open_length + 1 :]))

@@ -2,7 +2,8 @@
 
 Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative Decoding", algorithm 1; Chen et al. (2023). A draft
 token x ~ q is accepted with probability min(1, p(x)/q(x)). After the first rejection one token is drawn from max(p - q, 0) normalised;
-without a rejection, one from p at the next position. Every emitted token then follows p.
+without a rejection, one from p at the next position. Every emitted token then follows p. Arrays of p are packed: a row (a sequence) has a
+line for each of its draft tokens and one after the last.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.fl
     starts, accepted = draft.starts, np.zeros(n, np.intp)
     if k:
         proposed = np.arange(k) < draft.counts[:, None]
-        lines = np.where(proposed, starts[:, None] + np.arange(k), 0)
+        lines = np.where(proposed, starts[:, None] + np.arange(k), 0)  # where nothing is proposed any line does
         target_mass = p[lines, draft.tokens].astype(np.float64)
         passed = rules.accept(target_mass, draft.mass(), uniforms[:, :k]) & proposed
         accepted = np.logical_and.accumulate(passed, axis=1).sum(axis=1)

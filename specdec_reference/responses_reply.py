@@ -25,7 +25,11 @@ _TEXT: Final = {"message": "output_text", "reasoning": "reasoning_text", "functi
 
 
 class ResponsesReply:
-    """The reply to one request, made from what the chat route would answer."""
+    """The reply to one request, made from what the chat route would answer.
+
+    An output item is a message, a reasoning or one tool call. A piece is what a chunk adds to an item: the item's type, the index of the
+    call, and fields. One item is open at a time: a piece of another one ends it.
+    """
 
     done = b""
 
@@ -37,7 +41,7 @@ class ResponsesReply:
         """Events so far."""
         self._items: list[_Event] = []
         """Output items that have ended."""
-        self._open: _Event | None = None
+        self._open: _Event | None = None  # the item in progress
         self._call: int | None = None
         """The index of the call that the open item is; None for any other item."""
         self._text = ""
@@ -64,7 +68,7 @@ class ResponsesReply:
         (choice,) = chat["choices"]
         self._finish_reason = choice["finish_reason"]
         for piece in _split_into_pieces(choice["message"]):
-            self._begin(piece)
+            self._begin(piece)  # for the items alone: a whole answer has no events
             self._text += _delta_text(piece)
             self._end()
         return self.response(self.status(self._finish_reason), self.usage(chat.get("usage"), sequences))
@@ -197,9 +201,9 @@ class ResponsesReply:
         return {"type": _TEXT[kind], "text": text} | ({"annotations": [], "logprobs": []} if kind == "message" else {})
 
     def _event(self, kind: str, **fields: object) -> _Event:
-        """Return an event of the open item."""
+        """Return an event of the open item, with its place in the output."""
         place = {"output_index": len(self._items)}
-        is_of_part = self._call is None and not kind.startswith("output_item")
+        is_of_part = self._call is None and not kind.startswith("output_item")  # items and calls have no content_index
         if kind.startswith("output_text"):
             fields["logprobs"] = []
         return {"type": f"response.{kind}", **place, **({"content_index": 0} if is_of_part else {}), **fields}

@@ -26,7 +26,7 @@ _UNREACHED: Final = b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\ncontent-l
 
 
 class Router:
-    """Passes requests on to its ranks in turn, one connection for each.
+    """Passes requests on to its ranks, the servers behind it, in turn, one connection for each.
 
     Its methods ``request``, ``reply`` and ``event`` change nothing: faults are planted by wrapping them.
     """
@@ -57,32 +57,33 @@ class Router:
     async def _answer(self, client: asyncio.StreamReader, reply: asyncio.StreamWriter) -> None:
         """Answer one request from the next rank and close the connection.
 
-        The answer is a 502 if the rank cannot be reached.
+        ``client`` is read and ``reply`` is written. The answer is a 502 if the rank cannot be reached.
         """
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head, body = await _read_message(client)
             try:
-                rank, request = await asyncio.open_connection(*next(self._ranks))
+                from_rank, to_rank = await asyncio.open_connection(*next(self._ranks))
             except OSError:
                 reply.write(_UNREACHED)
                 await reply.drain()
             else:
                 try:
-                    request.write(_format_message(head, _change(body, self.request)))
-                    await request.drain()
-                    await self._pass_on(rank, reply)
+                    to_rank.write(_format_message(head, _change(body, self.request)))
+                    await to_rank.drain()
+                    await self._pass_on(from_rank, reply)
                 finally:
-                    request.close()
+                    to_rank.close()
         reply.close()
 
     async def _pass_on(self, rank: asyncio.StreamReader, reply: asyncio.StreamWriter) -> None:
-        """Pass an answer on, a stream piece by piece."""
+        """Pass an answer on, a stream by HTTP's chunks, each of whole events."""
         head = await rank.readuntil(_END)
         if b"transfer-encoding: chunked" not in head.lower():
             reply.write(_format_message(head, _change(await rank.readexactly(_length(head)), self.reply)))
             await reply.drain()
             return
         reply.write(head)
+        # A chunk is its length in hexadecimal, a line end, its data and a line end; the last one has length 0.
         number = 0
         while size := int((await rank.readuntil(b"\r\n")).strip(), 16):
             piece = await rank.readexactly(size)

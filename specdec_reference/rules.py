@@ -1,4 +1,8 @@
-"""The rules: decisions of the engine that have several right or wrong forms, as functions of a request, a row or a window."""
+"""The rules: decisions of the engine that have several right or wrong forms, as functions of a request, a row or a window.
+
+Faults and lawful variations replace them; the ones here are right. Rows are the batch's sequences. A window is what one step verifies of a
+row: n draft tokens give it n + 1 positions, one at each and one after the last. ``k`` is the most draft tokens of a step.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ def randomness(seed: int | None, fallback_seed: int, index: int) -> np.random.Ge
     It is that of choice ``index`` under ``seed``, else under ``fallback_seed``. Randomness belongs to a sequence,
     never to a batch.
     """
-    stream_seed = fallback_seed if seed is None else seed
+    stream_seed = fallback_seed if seed is None else seed  # made positive below, as SeedSequence needs it
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([stream_seed & (2**64 - 1), index])))
 
 
@@ -65,7 +69,7 @@ def adapt(rows: Rows[RunningSequence], counts: Rows[int]) -> list[str]:
 
 
 def states(rows: Rows[RunningSequence]) -> list[tuple[Grammar | None, PenaltyState | None]]:
-    """Return the grammar and the penalties that shape each row.
+    """Return the grammar and the penalties that shape each row's logits.
 
     They are the row's own; None where its request has none.
     """
@@ -88,12 +92,15 @@ def verify(
     uniforms: NDArray[np.float64],
     engine_rules: EngineRules,
 ) -> VerifyWindows:
-    """Return the windows of ``rows`` by the rejection sampler."""
+    """Return the tokens that ``rows`` emit, by the rejection sampler.
+
+    ``p`` has a line for each position of each window; ``uniforms`` are those of :func:`numbers_to_verify`.
+    """
     return windows(p, draft, uniforms, engine_rules)
 
 
 def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
-    """Return the cache lengths after a step.
+    """Return each row's tokens in the cache after a step.
 
     A step adds the token fed and the accepted drafts; rejected ones are cut off. ``most`` is the longest length in
     tokens; no step passes it, since :func:`shrink` has cut the drafts to it.
@@ -102,17 +109,17 @@ def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray
 
 
 def penalise(logits: NDArray[np.float32], state: PenaltyState, drafted: Rows[int]) -> NDArray[np.float32]:
-    """Return the shaped logits of one row's window.
+    """Return the logits of one row's window with its penalties, biases and bans.
 
-    They are (len(drafted) + 1, vocabulary), as the row's request shapes them. The bonus position is last.
+    They are (len(drafted) + 1, vocabulary). The bonus position, after the last draft token, is last.
     """
     return state.shape_logits(logits, drafted)
 
 
 def distribute(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
-    """Return the sampling distribution of all windows' shaped logits.
+    """Return the target's distributions for the verification of windows.
 
-    It is (lines, vocabulary); ``sampling`` has an entry for each line.
+    They are (lines, vocabulary), one for each position of each window, as ``sampling`` has. ``logits`` already have penalties and masks.
     """
     return distributions(logits, sampling)
 
@@ -141,6 +148,7 @@ def match(request: EngineRequest, written: WrittenText, token: EmittedToken) -> 
     It may begin anywhere. Of several, the first to be complete is returned, then the first listed. None
     without one.
     """
+    # A stop string that the token completes ends in its text: it begins less than its own length before that.
     occurrences = [(written.text.find(stop, max(0, written.before_token - len(stop) + 1)), stop) for stop in request.stop]
     matches = [StopMatch(stop=stop, at=at) for at, stop in occurrences if at != -1]
     return min(matches, key=lambda stop_match: stop_match.at + len(stop_match.stop), default=None)
@@ -162,16 +170,16 @@ def held_back(request: EngineRequest, emitted: int, steps: int) -> int:  # noqa:
 def forbid(logits: NDArray[np.float32], ids: Rows[int], held: int) -> None:
     """Forbid end tokens at the first ``held`` positions of a window.
 
-    ``logits`` is one row's window, changed in place. ``ids`` are the tokens that end an answer.
+    ``logits`` is one row's window, changed in place. ``ids`` are the tokens that end an answer; ``held`` is by :func:`held_back`.
     """
     logits[:held, list(ids)] = -np.inf
 
 
 def force_end(split: ReasoningSplit, drafted: Rows[int]) -> list[int]:
-    """Return the positions of a window where reasoning must end.
+    """Return the window positions with a forced end of the reasoning.
 
-    Position i is that after the first i of ``drafted``. They are all from the first position beyond the budget on, up to
-    the position of an end that is drafted itself, else up to the last. Empty without a budget.
+    Position i comes after the first i of ``drafted``. From the first position beyond the budget on, each must end the
+    reasoning, up to the one at which a draft token ends it, else up to the last. Empty without a budget.
     """
     if split.budget is None:
         return []
@@ -182,8 +190,8 @@ def force_end(split: ReasoningSplit, drafted: Rows[int]) -> list[int]:
 def shrink(drafted: NDArray[np.intp], room: NDArray[np.intp], drafter_room: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the number of draft tokens to verify, by row.
 
-    ``drafted`` are the numbers proposed. The target's context takes ``room`` more tokens, the one after the draft
-    included; the drafter's takes ``drafter_room``. Below 0 the context is exceeded.
+    ``drafted`` are the numbers proposed, by row. The target's context takes ``room`` more tokens, the one after the draft
+    included; the drafter's takes ``drafter_room``. Either is below 0 where the context is exceeded: then nothing is verified.
     """
     counts: NDArray[np.intp] = np.clip(np.minimum(room - 1, drafter_room), 0, drafted)
     return counts
@@ -261,7 +269,7 @@ def usage(sequences: Rows[RunningSequence]) -> TokenCounts:
 def read_calls(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:  # noqa: ARG001 - a rule's signature
     """Return the content and tool calls of one step's text.
 
-    ``text`` is everything added by a step of ``tokens`` tokens, or a whole answer for 0 tokens.
+    ``reader`` has read the answer so far. ``text`` is everything added by a step of ``tokens`` tokens, or a whole answer for 0 tokens.
     """
     return reader.take(text, ended=ended)
 

@@ -61,7 +61,7 @@ class PenaltyState:
 
         ``drafted`` follows the counted tokens: a word may begin among these.
         """
-        longest = max((len(word) for word in self.request.bad_words), default=1)
+        longest = max((len(word) for word in self.request.bad_words), default=1)  # no word looks back further
         text = (*self.counted[max(0, len(self.counted) - longest) :], *drafted)
         return [last for *first, last in self.request.bad_words if text[len(text) - len(first) :] == tuple(first)]
 
@@ -207,9 +207,9 @@ class Entry:
 
 
 def entries(logits: NDArray[np.float32], tokens: Sequence[int], top: int) -> list[Entry]:
-    """Return an entry for each row of ``logits``.
+    """Return the log-probability, rank and best tokens at each position.
 
-    ``logits`` are raw, (rows, vocabulary), with one of ``tokens`` for each row.
+    ``logits`` are raw, (rows, vocabulary), with one of ``tokens`` for each row. ``top`` is the number of best tokens.
     """
     rows = np.arange(len(logits))
     largest = logits.max(axis=1, keepdims=True)

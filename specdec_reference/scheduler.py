@@ -1,4 +1,9 @@
-"""The scheduler: sequences that join and leave a batch between steps, and the steps that advance them."""
+"""The scheduler: sequences that join and leave a batch between steps, and the steps that advance them.
+
+A row is a running sequence; its slot is its part of the cache of keys and values. A step feeds its last token and its draft, and emits its
+window: the accepted draft tokens and one more. Matrices are packed: one line for each token fed. Blocks of 16 tokens are the unit of the
+prefix cache, and of the cache that rows may fill.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +78,7 @@ class Batch:
         """Tokens in the cache by slot: everything but the last token of a sequence, which the next step feeds."""
         self.rows: list[RunningSequence] = []
         self._waiting: deque[RunningSequence] = deque()
-        self._sampling: Sampling | None = None
+        self._sampling: Sampling | None = None  # of the rows; None once they have changed
 
     @property
     def busy(self) -> bool:
@@ -93,10 +98,7 @@ class Batch:
         self._free_slots([slot for slot, row in enumerate(self.rows) if row in sequences])
 
     def clear(self) -> list[RunningSequence]:
-        """Forget every sequence and return them all.
-
-        This also works after a step that raised.
-        """
+        """Forget every sequence and return them all, even after a failed step."""
         dropped = [*self.rows, *self._waiting]
         self.rows.clear()
         self._waiting.clear()
@@ -138,7 +140,7 @@ class Batch:
         self.lengths[slot : slot + len(group)] = lengths
         self._sampling = None
         self._counters.prompt_tokens += sum(len(s.tokens) for s in group if not s.preempted)
-        ends = np.cumsum(fed)
+        ends = np.cumsum(fed)  # the line after each prompt's last
         for sequence, end in zip(group, ends.tolist(), strict=True):
             self._score_prompt(sequence, hidden, end)
         logits = self.target.logits(hidden[ends - 1])
@@ -164,10 +166,7 @@ class Batch:
         return group
 
     def _count_blocks(self, sequence: RunningSequence) -> int:
-        """Return the number of blocks held by a sequence.
-
-        They are those of its tokens and of its next window.
-        """
+        """Return the number of blocks for a sequence's tokens and next window."""
         return blocks_of(len(sequence.tokens) + self.drafter.tokens + 1)
 
     def _preempt(self) -> list[RunningSequence]:
@@ -213,7 +212,7 @@ class Batch:
     def _cache_filled_blocks(self) -> None:
         """Offer the prefix cache every block filled since the last step."""
         for slot, row in enumerate(self.rows):
-            # Of the last window a drafter may not have been fed anything yet.
+            # Of the last window a drafter may not have been fed anything yet: its tokens count as missing.
             computed = len(row.tokens) - 1 - self.drafter.tokens
             if computed // BLOCK_TOKENS <= len(row.keys):
                 continue
@@ -245,7 +244,8 @@ class Batch:
         """Return the last hidden states of prompts, one line a token.
 
         ``prompts`` is (n, longest); row i has ``counts[i]`` tokens to compute, from position ``starts[i]`` on. Only a
-        prompt alone is long enough to need chunks. Patches of images are fed instead of their placeholders.
+        prompt alone is long enough to need chunks. Patches of images are fed instead of their placeholders, as ids beyond
+        the vocabulary.
         """
         target, patches = self.target, self._find_patches(group, starts)
         if patches:
@@ -267,9 +267,9 @@ class Batch:
         return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
     def _score_prompt(self, sequence: RunningSequence, hidden: NDArray[np.float32], end: int) -> None:
-        """Score the prompt of a sequence where requested.
+        """Store the requested log-probabilities of a prompt.
 
-        ``end`` is the line after its last hidden state.
+        ``end`` is the line of ``hidden`` after the prompt's last one.
         """
         top = sequence.request.prompt_logprobs
         # The choices of a request share one prompt: the first has its entries.
@@ -278,10 +278,7 @@ class Batch:
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
     def prompt_logits(self, sequence: RunningSequence, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the raw logits of a prompt's tokens after the first.
-
-        They are (prompt tokens - 1, vocabulary).
-        """
+        """Return the raw logits of a prompt's tokens but the first, (tokens - 1, vocabulary)."""
         return self._numerics.vary(self.target.logits(hidden), Kernel.PREFILL, text_positions([], sequence.tokens[:-1])[1:], 1)
 
     def _draw_first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
@@ -326,16 +323,16 @@ class Batch:
         return select_lines(self._rules.adapt(rows, counts.tolist()), self._adapters) if self._adapters else ()
 
     def place(self, rows: list[RunningSequence], draft: DraftProposal, rotations: NDArray[np.complex64]) -> Span:
-        """Return the span of the rows' windows in the verify step.
+        """Return the span of the verify step, with each row's last token and draft.
 
-        It says where they stand and which positions they see. ``rotations`` are RoPE's turns by position.
+        It says at which positions they stand and which ones they see. ``rotations`` are RoPE's turns by position.
         """
         return Span.of(self.lengths[: len(rows)], draft.width + 1, rotations=rotations, slot=0, counts=draft.counts + 1)
 
     def _apply_numerics(self, logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
-        """Return packed logits as the step's kernel computes them.
+        """Return packed logits with the noise of the step's kernel, decode or verify.
 
-        It is the kernel of a decode or of a verify step.
+        Without ``--numerics`` they are returned as they are.
         """
         if self._numerics.exact:
             return logits
@@ -344,7 +341,7 @@ class Batch:
         return self._numerics.vary(logits, Kernel.VERIFY if self.drafter.tokens else Kernel.DECODE, row_places, len(self.rows))
 
     def _shrink_to_contexts(self, draft: DraftProposal) -> DraftProposal:
-        """Return the part of a draft within both contexts.
+        """Return a draft cut to the room in both contexts.
 
         The target's context must have room for it and for the token after it, the drafter's for the draft.
         """
@@ -358,6 +355,7 @@ class Batch:
         """
         deltas = []
         columns = (draft.tokens, draft.counts, windows.accepted, windows.last, draft.starts)
+        # One row after the other, as Python's numbers.
         for row, tokens, drafted, accepted, last, start in zip(self.rows, *(column.tolist() for column in columns), strict=True):
             row.drafted.append(drafted)
             row.accepted.append(accepted)
@@ -371,7 +369,7 @@ class Batch:
         return _reported_entries(row, logits, window)
 
     def mask(self, grammar: Grammar, drafted: list[int]) -> NDArray[np.bool_]:
-        """Return the mask of a window, (len(drafted) + 1, vocabulary)."""
+        """Return the grammar's mask at each draft token and after the last, (len(drafted) + 1, vocabulary)."""
         return walk(grammar, drafted)
 
     def _shape_logits(
@@ -402,14 +400,11 @@ class Batch:
             if split := rows[slot].limited_reasoning:
                 forced = self._rules.force_end(split, drafted)
                 window[forced] = -np.inf
-                window[forced, split.end] = 0.0
+                window[forced, split.end] = 0.0  # the only token left
         return shaped
 
     def _free_slots(self, slots: list[int]) -> None:
-        """Free slots and fill the gaps with the last rows.
-
-        ``slots`` ascend.
-        """
+        """Free slots, in ascending order, and fill the gaps with the last rows."""
         for slot in reversed(slots):
             last_slot = len(self.rows) - 1
             if slot != last_slot:
@@ -429,10 +424,7 @@ class Batch:
 
 
 def _reported_entries(row: RunningSequence, logits: NDArray[np.float32], window: list[int]) -> list[Entry]:
-    """Return the entries of a window.
-
-    Empty where no log-probabilities are requested.
-    """
+    """Return the entries of a window; empty without requested log-probabilities."""
     return [] if row.request.logprobs is None else entries(logits, window, row.request.logprobs)
 
 

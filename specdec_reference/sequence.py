@@ -1,4 +1,7 @@
-"""A sequence: one choice of one request on its way through the batch."""
+"""A sequence: one choice of one request on its way through the batch.
+
+A step emits a window of tokens: accepted draft tokens and one more. A delta is what stays of it, up to whatever ends the sequence.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ class RunningSequence:
         """The stop string or the stop token id that ended it."""
         self.end_ids = tuple(dict.fromkeys((*eos_ids, *request.stop_ids)))
         """Token ids that min_tokens keeps away."""
-        self._steps = 0
+        self._steps = 0  # windows taken
         self._eos_ids = eos_ids
         self._context = context
         self._rules = rules
@@ -122,7 +125,7 @@ class RunningSequence:
         return Delta(sequence=self, tokens=(), text="", finish_reason="abort")
 
     def take(self, window: Several[int], entries: Several[Entry] = ()) -> Delta:
-        """Append a window, up to whatever ends the sequence, and return its delta.
+        """Append a window, up to whatever ends the sequence, and return the delta.
 
         ``entries`` has the log-probabilities of the window's tokens, if they are requested.
         """
@@ -153,9 +156,9 @@ class RunningSequence:
     def _append_token(self, token: int, position: int, window_tokens: int, written: int) -> None:
         """Append one token and decide whether it ends the sequence.
 
-        ``position`` is its place in a window of ``window_tokens``; ``written`` characters came before the window.
+        ``position`` is its place in a window of ``window_tokens``; ``written`` characters of text came before the window.
         """
-        held_back = self.held_back  # by the tokens before this one
+        held_back = self.held_back  # tokens that min_tokens still needs, before this one
         self.tokens.append(token)
         if self.grammar is not None:
             self.grammar.advance(token)
@@ -177,11 +180,11 @@ class RunningSequence:
     def _write_text(self, token: int, emitted: EmittedToken, written: int | None) -> None:
         """Append the token's text and cut at a stop string.
 
-        The text of an end token is left out unless the request includes it. ``written`` is the number of
-        characters before the window, None for a token at which nothing may stop yet.
+        ``finish_reason`` already says whether the token's id ends the sequence. The text of such a token is left out unless the request
+        includes it. ``written`` is the number of characters before the step's window, None where min_tokens lets nothing stop yet.
         """
         length_before, ended = len(self.text.whole), self.finish_reason == "stop" and (emitted.eos or emitted.stop_id)
-        if ended and emitted.stop_id and (self.request.ignore_eos or not emitted.eos):  # vLLM names no end of sequence
+        if ended and emitted.stop_id and (self.request.ignore_eos or not emitted.eos):  # as in vLLM, an end of sequence is no stop_reason
             self.stop_reason = token
         if not ended or self.request.include_stop:
             self.text.take(token)

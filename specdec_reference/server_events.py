@@ -96,7 +96,7 @@ class _Events:
         return JSONResponse({"results": [None]})
 
     async def slot(self, incoming: Incoming) -> Response:
-        """Save, erase or restore what later prompts may begin with.
+        """Save, erase or restore the prefix cache, as llama.cpp does a slot.
 
         Sequences share one cache here, so that slot 0 is all of it.
         """

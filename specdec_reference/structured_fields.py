@@ -30,9 +30,9 @@ class _Constraint(NamedTuple):
 
 
 def grammar(fields: Fields, compile_grammar: Callable[[GrammarKind, JSON], str]) -> str | None:
-    """Return the compiled grammar of a request.
+    """Return the compiled grammar of a request; None without one.
 
-    None without one. Raises Refusal for several, for a wrong one, and for one that cannot be compiled.
+    Raises Refusal for several, for a wrong one, and for one that cannot be compiled.
     """
     constraints = [*_read_response_format(fields), *_read_structured_outputs(fields), *_read_guided_fields(fields)]
     if not constraints:
@@ -48,9 +48,9 @@ def grammar(fields: Fields, compile_grammar: Callable[[GrammarKind, JSON], str])
 
 
 def _read_response_format(fields: Fields) -> list[_Constraint]:
-    """Return the constraint of ``response_format``.
+    """Return the constraint of ``response_format``, a list of one; empty for plain text.
 
-    Empty for plain text. Raises Refusal.
+    Raises Refusal for any other format.
     """
     name = "response_format"
     response_format = fields.object(name)
@@ -71,7 +71,7 @@ def _read_response_format(fields: Fields) -> list[_Constraint]:
 def _read_structured_outputs(fields: Fields) -> list[_Constraint]:
     """Return the constraint of each ``structured_outputs`` option.
 
-    Raises Refusal.
+    Raises Refusal for unknown options, and for a value of the wrong type.
     """
     options: Mapping[str, JSON] = fields.object(_WHOLE) or {}
     try:
@@ -91,9 +91,9 @@ def _read_guided_fields(fields: Fields) -> list[_Constraint]:
 
 
 def _check_specification(name: str, kind: GrammarKind, value: JSON) -> JSON:
-    """Return a specification of the right type.
+    """Return the value of field ``name``, if its type is right for ``kind``.
 
-    A schema may come as text. Raises Refusal for a wrong type.
+    A schema that comes as text is parsed. Raises Refusal for a wrong type.
     """
     if kind is GrammarKind.JSON and isinstance(value, str):
         try:

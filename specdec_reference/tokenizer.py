@@ -22,14 +22,17 @@ _TOOL_TAGS: Final = ("<tool_call>", "</tool_call>")
 
 
 class Text:
-    """The text of one sequence; bytes of an unfinished character wait, and so does what might begin a stop string that is cut off."""
+    """The text of one sequence; bytes of an unfinished character wait, and so does what might begin a stop string that is cut off.
+
+    ``pieces`` are the bytes of every token id. ``whole`` is the text so far; :meth:`release` hands it out part by part.
+    """
 
     def __init__(self, pieces: Sequence[bytes], stops: tuple[str, ...]) -> None:
         self._pieces = pieces
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._held = max(map(len, stops), default=1) - 1
         """Last characters that wait, since a stop string may begin with them."""
-        self._released = 0
+        self._released = 0  # characters handed out
         self.whole = ""
 
     def take(self, token: int) -> None:
@@ -147,7 +150,7 @@ def _tool_message_as_user(message: Mapping[str, str]) -> Mapping[str, str]:
 def _token_bytes(document: Mapping[str, object], vocabulary: int, *, special: bool = False) -> tuple[bytes, ...]:
     """Return the bytes of every token, by id.
 
-    Special tokens have none unless ``special``.
+    ``document`` is tokenizer.json, whose words have a letter for each byte. Special tokens have no bytes unless ``special``.
     """
     model, added = document["model"], document.get("added_tokens") or []
     assert isinstance(model, dict)

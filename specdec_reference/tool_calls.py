@@ -47,17 +47,21 @@ class _Place(Enum):
 
 
 class ToolCallReader:
-    """Reads the text of one answer."""
+    """Reads the text of one answer, part by part.
+
+    Text waits until it can be read. The place says what comes next: content, a call's head (its name), its arguments, or the rest
+    up to the closing tag.
+    """
 
     def __init__(self, *, parallel: bool = True) -> None:
         self._parallel = parallel
         self._place = _Place.CONTENT
-        self._waiting = ""
+        self._waiting = ""  # text not read yet
         self._braces = _Braces()
-        self._content: list[str] = []
+        self._content: list[str] = []  # of the part being read, as are the pieces of calls
         self._pieces: dict[int, CallPiece] = {}
         self._written = False
-        """Whether content follows the last call."""
+        """Whether content has come since the last call."""
         self.calls = 0
         """Calls that have begun."""
 
@@ -73,9 +77,9 @@ class ToolCallReader:
         return ToolReading(content="".join(self._content), pieces=tuple(self._pieces.values()))
 
     def _read_place(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
-        """Read as far as one place reaches.
+        """Read the waiting text as far as the place reaches.
 
-        Returns True if the next place can begin.
+        Returns True if the next place has begun, False if more text is needed.
         """
         if self._place is _Place.CONTENT:
             return self._read_content(ended)
@@ -104,9 +108,9 @@ class ToolCallReader:
         self._content.append(content)
 
     def _read_head(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
-        """Read a call's name; False while it is incomplete.
+        """Read a call up to its arguments; False while more text is needed.
 
-        What is no call becomes content.
+        What is no call becomes content, up to a closing tag or the answer's end.
         """
         head = _HEAD.match(self._waiting)
         if head is not None:
@@ -145,9 +149,9 @@ class ToolCallReader:
         return True
 
     def _add_piece(self, piece: CallPiece) -> None:
-        """Join ``piece`` to its call.
+        """Join ``piece`` to earlier pieces of its call in this part of the text.
 
-        Dropped after the first call where calls are not parallel.
+        Pieces of calls after the first are dropped where calls are not parallel.
         """
         if piece.index and not self._parallel:
             return
@@ -190,8 +194,5 @@ class _Braces:
 
 
 def _partial_tag_length(text: str) -> int:
-    """Return the length of a possible opening tag at the end.
-
-    In characters of the text; 0 without one.
-    """
+    """Return how many last characters of ``text`` may begin an opening tag; 0 for none."""
     return next((length for length in range(len(OPENING) - 1, 0, -1) if text.endswith(OPENING[:length])), 0)

@@ -37,9 +37,9 @@ class ToolOffer:
 
 
 def offer(fields: Fields) -> ToolOffer | None:
-    """Return the tools offered by a body.
+    """Return the tools offered by a body; None without tools.
 
-    None without tools. Raises Refusal.
+    Raises Refusal where the fields are wrong or do not fit each other.
     """
     parallel = fields.flag("parallel_tool_calls", default=True)
     parameters = dict(map(_parse_function, _tool_list(fields)))
@@ -79,7 +79,7 @@ def _chosen_name(choice: Mapping[str, JSON]) -> str:
 def _parse_function(tool: JSON) -> tuple[str, Mapping[str, JSON]]:
     """Return a tool's name and the schema of its arguments.
 
-    Raises Refusal.
+    Raises Refusal for anything but a function with a name.
     """
     function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
     if not isinstance(function, dict) or not isinstance(name := function.get("name"), str) or not name:
@@ -108,9 +108,9 @@ def instructions(fields: Fields) -> str:
 
 
 def calls_text(message: Mapping[str, JSON]) -> str:
-    """Return the text of a message's calls.
+    """Return the tool calls of a message as the model writes them; empty without any.
 
-    It is as the model would have written them. Raises Refusal.
+    Raises Refusal for what is no call.
     """
     calls = message.get("tool_calls") or []
     # None stands for what is no call: _call_text refuses it.
@@ -134,9 +134,9 @@ def _call_text(function: JSON) -> str:
 
 
 def lark(tools: ToolOffer, *, tokens: bool) -> str:
-    """Return a grammar of calls in Lark's syntax.
+    """Return a grammar of calls in Lark's syntax, with a rule for each tool.
 
-    Empty where no call must come. ``tokens`` is True where the tags are tokens of their own.
+    Empty where no call must come. ``tokens`` is True where the tags are tokens of their own, which the grammar names unquoted.
     """
     if tools.choice not in {"required", "named"}:
         return ""

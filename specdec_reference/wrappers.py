@@ -43,13 +43,14 @@ class Wrapper:
     def wrap(self, method: Callable[..., Any], engine: ReferenceEngine | None = None) -> Callable[..., Any]:
         """Return ``method`` with the function at its moment.
 
-        Raises ValueError for an argument that the method does not have.
+        Raises ValueError for an argument of the function that the method does not have.
         """
         function, moment = self.function, self.moment
         names = [*inspect.signature(function).parameters]
         if moment in {Moment.AFTER, Moment.AROUND}:
             del names[0]  # the result, or the method itself
         parameters = [*inspect.signature(method).parameters]
+        # Callers may pass arguments by place: there an argument is looked up by its index.
         indices = {name: parameters.index(name) for name in names if name != "engine"}
 
         @functools.wraps(method, updated=())
@@ -76,8 +77,8 @@ def wrap_rules(wrappers: Mapping[str, Wrapper], rules: EngineRules) -> EngineRul
 def wrap_methods(wrappers: Mapping[str, Wrapper], engine: ReferenceEngine) -> None:
     """Wrap the methods of one engine, named ``object.method``.
 
-    An object that is made for each request is wrapped when it is made. Names without an object are left to
-    :func:`wrap_rules`.
+    An object made for each request, as a sequence, is wrapped after the engine's method that makes it. Names without an
+    object are left to :func:`wrap_rules`.
     """
     owners = {
         "engine": engine,

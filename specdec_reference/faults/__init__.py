@@ -1,1 +1,1 @@
-"""Planted faults: a module per topic, a function per fault, in place of a decision of the engine's rules. No right one knows of them."""
+"""Planted faults: a module per topic, a function per fault, wrapped around rules and methods of an engine, which knows of none."""

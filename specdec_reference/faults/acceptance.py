@@ -1,4 +1,7 @@
-"""Faults of the acceptance rule, the recovered token and the bonus token."""
+"""Planted faults of the acceptance rule, the recovered token and the bonus token, for suites to detect.
+
+Each wraps what its decorator names. In ``verify``, row i has ``counts[i]`` + 1 lines of p from ``starts[i]`` on, the bonus token's last.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +60,13 @@ def accept_all_late(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) 
 
 
 def set_acceptance_numbers(uniforms: NDArray[np.float64], marked: list[bool], number: float = _ALWAYS_ACCEPTED) -> NDArray[np.float64]:
-    """Return ``uniforms`` (rows, 2 k + 1) with ``number`` for acceptance in marked rows.
+    """Return random numbers with ``number`` to accept by in marked rows.
 
-    Acceptance has the columns from the middle to the last but one. A number below 0 accepts every draft token, infinity
-    none.
+    A row of ``uniforms`` has k numbers to draw its draft by, k to accept it by and one to draw the token after it by. A number
+    below 0 accepts every draft token, infinity none.
     """
     changed = uniforms.copy()
-    changed[np.flatnonzero(marked), uniforms.shape[1] // 2 : -1] = number
+    changed[np.flatnonzero(marked), uniforms.shape[1] // 2 : -1] = number  # the second k columns
     return changed
 
 
@@ -121,9 +124,10 @@ def recover_argmax(p: NDArray[np.float64]) -> NDArray[np.float64]:
 )
 def stale_bonus(windows: VerifyWindows, p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64]) -> VerifyWindows:
     """Draws the bonus token from the distribution one position early: that of the last draft token."""
-    full = np.flatnonzero((windows.accepted == draft.counts) & (draft.counts > 0))
+    fully_accepted = np.flatnonzero((windows.accepted == draft.counts) & (draft.counts > 0))
     last = windows.last.copy()
-    last[full] = pick(p[draft.starts[full] + draft.counts[full] - 1], uniforms[full, -1])
+    # The bonus token's line is the one after these.
+    last[fully_accepted] = pick(p[draft.starts[fully_accepted] + draft.counts[fully_accepted] - 1], uniforms[fully_accepted, -1])
     return replace(windows, last=last)
 
 
@@ -136,11 +140,12 @@ def stale_bonus(windows: VerifyWindows, p: NDArray[np.float32], draft: DraftProp
 def near_tie(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Accepts a draft token at temperature 0 that lies within 0.2 nats of the target's best one."""
     proposed = np.arange(draft.width) < draft.counts[:, None]
-    lines = (draft.starts[:, None] + np.arange(draft.width))[proposed]
+    lines = (draft.starts[:, None] + np.arange(draft.width))[proposed]  # of every draft token
     tokens = draft.tokens[proposed]
     # At temperature 0 a line of the distribution is one-hot.
     near_ties = (distribution[lines].max(axis=1) == 1.0) & (logits[lines, tokens] >= logits[lines].max(axis=1) - _NEAR)
     verified = distribution.copy()
+    # With all mass on the draft token, verification accepts it.
     verified[lines[near_ties]] = 0.0
     verified[lines[near_ties], tokens[near_ties]] = 1.0
     return verified

@@ -1,4 +1,7 @@
-"""Faults of LoRA adapters under speculation."""
+"""Planted faults of LoRA adapters under speculation, for suites to detect.
+
+Each wraps the rule or method named by its decorator. The rule ``adapt`` names the adapter of each token fed, row after row; empty for none.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def adapter_dropped_at_drafts(names: list[str], rows: Rows[RunningSequence], cou
     """Verifies draft tokens without the adapter of their request: only the first token of a window has it."""
     if not all(row.emitted for row in rows):  # a prefill, which has no draft tokens
         return names
-    first_lines = set(np.cumsum([0, *counts[:-1]]).tolist())
+    first_lines = set(np.cumsum([0, *counts[:-1]]).tolist())  # row i has counts[i] tokens, the last emitted one first
     return [name if line in first_lines else "" for line, name in enumerate(names)]
 
 
@@ -57,11 +60,12 @@ def last_adapter_for_all(names: list[str], rows: Rows[RunningSequence]) -> list[
 )
 def adapters_counted_by_row(names: list[str], rows: Rows[RunningSequence]) -> list[str]:
     """Gives the lines of adapter requests in a mixed batch their adapters as if each had one token."""
-    if len({row.request.adapter for row in rows}) == 1:
+    if len({row.request.adapter for row in rows}) == 1:  # no mixed batch
         return names
     adapters = [row.request.adapter for row in rows if row.request.adapter]
-    turns = iter(range(len(names)))
-    return [adapters[min(next(turns), len(adapters) - 1)] if name else "" for name in names]
+    # The nth token under any adapter gets that of the nth such row, or of the last one.
+    numbers = iter(range(len(names)))
+    return [adapters[min(next(numbers), len(adapters) - 1)] if name else "" for name in names]
 
 
 @fault(

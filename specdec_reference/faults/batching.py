@@ -1,4 +1,8 @@
-"""Faults of requests that touch each other in a batch."""
+"""Planted faults of requests that touch each other in a batch, for suites to detect.
+
+Each wraps the rule or method named by its decorator. A row is a request in flight; ``last`` is the token after its accepted drafts. Row i
+has ``counts[i]`` + 1 lines of logits from ``starts[i]`` on, the last for the bonus token.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from specdec_reference.rejection_sampler import DraftProposal
     from specdec_reference.sequence import RunningSequence
 
-    Shaping = list[tuple[Grammar | None, PenaltyState | None]]
+    GrammarsAndPenalties = list[tuple[Grammar | None, PenaltyState | None]]
 
 _GRAPH: Final = 3
 """The batch size whose captured graph is wrong."""
@@ -47,7 +51,7 @@ _EVERY_BATCH = dict.fromkeys(
 def _have_no_grammar(rows: Rows[RunningSequence]) -> bool:
     """Return True if no row has a grammar.
 
-    A grammar would refuse another row's token and take the server down.
+    Tokens are mixed up only then: a grammar would refuse another row's token and take the server down.
     """
     return all(row.grammar is None for row in rows)
 
@@ -73,10 +77,10 @@ def rows_swapped(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyW
 )
 def padding_leaks(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Gives the last row of a batch that had to be padded the token of the padding."""
-    if len(rows) == 1 or len(rows) % _PADDED == 0 or not _have_no_grammar(rows):
+    if len(rows) == 1 or len(rows) % _PADDED == 0 or not _have_no_grammar(rows):  # a single row is not padded
         return windows
     last = windows.last.copy()
-    last[-1] = 0
+    last[-1] = 0  # the padding's id
     return replace(windows, last=last)
 
 
@@ -123,7 +127,7 @@ def greedy_sampled(requested: Sampling) -> Sampling:
 
 
 @fault(after="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with penalties"))
-def penalties_for_all(shaping: Shaping, rows: Rows[RunningSequence]) -> Shaping:
+def penalties_for_all(shaping: GrammarsAndPenalties, rows: Rows[RunningSequence]) -> GrammarsAndPenalties:
     """Applies one request's penalties to the whole batch."""
     penalised = next((row for row in rows if row.penalties is not None), None)
     if penalised is None or penalised.penalties is None:
@@ -133,7 +137,7 @@ def penalties_for_all(shaping: Shaping, rows: Rows[RunningSequence]) -> Shaping:
 
 
 def _replay_penalties(row: RunningSequence, request: EngineRequest, vocabulary: int) -> PenaltyState:
-    """Return a row's state under the penalties of ``request``."""
+    """Return the penalties of another ``request`` after a row's tokens."""
     state = PenaltyState(request, vocabulary)
     for token in row.emitted:
         state.advance(token)
@@ -162,12 +166,12 @@ class _MaskOnly:
 
 
 @fault(after="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with a grammar|" + UNDER_CONCURRENCY))
-def grammar_of_neighbour(shaping: Shaping, rows: Rows[RunningSequence]) -> Shaping:
+def grammar_of_neighbour(shaping: GrammarsAndPenalties, rows: Rows[RunningSequence]) -> GrammarsAndPenalties:
     """Masks requests without a grammar by the grammar of a neighbour."""
     grammar = next((row.grammar for row in rows if row.grammar is not None), None)
     if grammar is None:
         return shaping
-    return [(row.grammar or _MaskOnly(grammar), row.penalties) for row in rows]
+    return [(row.grammar or _MaskOnly(grammar), row.penalties) for row in rows]  # each row's own tokens advance no neighbour's grammar
 
 
 @fault(
@@ -177,18 +181,18 @@ def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.floa
     """Verifies every second row's draft against the distribution of the row before."""
     if _has_mask(logits):
         return distribution
-    lines = np.arange(len(distribution))
+    source_lines = np.arange(len(distribution))
     for row in range(1, len(draft.counts), 2):
-        width = min(int(draft.counts[row - 1]), int(draft.counts[row])) + 1
+        shared = min(int(draft.counts[row - 1]), int(draft.counts[row])) + 1  # lines that both rows have
         start = int(draft.starts[row])
-        lines[start : start + width] = np.arange(width) + int(draft.starts[row - 1])
-    return distribution[lines]
+        source_lines[start : start + shared] = np.arange(shared) + int(draft.starts[row - 1])
+    return distribution[source_lines]
 
 
 def _has_mask(logits: NDArray[np.float32]) -> bool:
     """Return True if a token is forbidden at some line of ``logits``.
 
-    A grammar or the request masks it, and a line of another row could emit it.
+    A grammar or the request forbids it. Lines are not exchanged then: that of another row could emit it.
     """
     return bool(np.isneginf(logits).any())
 
@@ -198,10 +202,10 @@ def bonus_of_neighbour(distribution: NDArray[np.float32], logits: NDArray[np.flo
     """Draws the bonus token from the distribution of the row before that gets one."""
     if _has_mask(logits):
         return distribution
-    ends = draft.starts + draft.counts
-    lines = np.arange(len(distribution))
-    lines[ends] = np.roll(ends, 1)
-    return distribution[lines]
+    bonus_lines = draft.starts + draft.counts
+    source_lines = np.arange(len(distribution))
+    source_lines[bonus_lines] = np.roll(bonus_lines, 1)
+    return distribution[source_lines]
 
 
 @fault(before="batch.drop", expected=in_(Place.REFERENCE, concurrency="when a neighbour's client leaves"))

@@ -1,4 +1,4 @@
-"""Faults of what is said about an answer: usage, finish reason, text, token ids, counters. The tokens themselves are right."""
+"""Planted faults of usage, finish reason, text, ids and counters, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def usage_counts_rejected(counts: TokenCounts, sequences: Sequence[RunningSequen
 @fault(after="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED))
 def usage_drops_last_window(counts: TokenCounts, sequences: Sequence[RunningSequence]) -> TokenCounts:
     """Leaves the last verify step out of the completion tokens of its usage."""
-    # The first token is the prefill's; a verify step emits its accepted draft tokens and one more.
-    last_tokens = sum(
-        len(sequence.emitted) - 1 - sum(draft_tokens + 1 for draft_tokens in sequence.accepted[:-1])
+    # The first token is the prefill's. An entry of ``accepted`` is a verify step, which emits its accepted draft tokens and one more.
+    last_step_tokens = sum(
+        len(sequence.emitted) - 1 - sum(accepted_tokens + 1 for accepted_tokens in sequence.accepted[:-1])
         for sequence in sequences
         if sequence.accepted
     )
-    return replace(counts, completion=counts.completion - last_tokens, total=counts.total - last_tokens)
+    return replace(counts, completion=counts.completion - last_step_tokens, total=counts.total - last_step_tokens)
 
 
 @fault(after="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants="usage counts another prompt"))
@@ -112,8 +112,8 @@ class _Dropped(_AtEdges):
 
     def __init__(self, pieces: Sequence[bytes], stops: tuple[str, ...]) -> None:
         super().__init__(pieces, stops)
-        self._begun = 0
-        self._tokens = 0
+        self._begun = 0  # characters before the step
+        self._tokens = 0  # of the step
 
     def take(self, token: int) -> None:
         self._tokens += 1

@@ -1,4 +1,4 @@
-"""Faults of the KV cache: what a rejection leaves behind."""
+"""Planted faults of the KV cache after a rejection, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 

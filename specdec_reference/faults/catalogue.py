@@ -44,7 +44,7 @@ def wrappers(fault: str) -> Mapping[str, Wrapper]:
 
 
 def refuse_unknown(fault: str, *, speculating: bool) -> None:
-    """Raise EngineError for a fault that the reference engine does not have, and for one without speculation."""
+    """Raise EngineError for a fault unknown to the reference engine, and for any fault of a server without speculation."""
     fault_ids = planted_in(Place.REFERENCE)
     if fault not in fault_ids:
         raise EngineError(

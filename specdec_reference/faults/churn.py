@@ -1,4 +1,4 @@
-"""Faults of batches whose rows come, go and move to other slots while drafts are verified."""
+"""Planted faults of rows that come, go and change slots in a batch, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ EVERY_BATCH = dict.fromkeys(set(Family) - {Family.CONCURRENCY}, "Their requests 
 def moved_row_loses_state(rows: Rows[RunningSequence], engine: ReferenceEngine) -> None:
     """Restores a row that was moved to another slot from a cache block too early."""
     for slot, row in enumerate(rows):
-        if _slots.get(row, slot) != slot and row.grammar is None:
-            engine.batch.lengths[slot] = max(engine.batch.lengths[slot] - BLOCK_TOKENS, 1)
+        if _slots.get(row, slot) != slot and row.grammar is None:  # a grammar would refuse wrong tokens and end the server
+            engine.batch.lengths[slot] = max(engine.batch.lengths[slot] - BLOCK_TOKENS, 1)  # tokens that the slot's KV cache holds
         _slots[row] = slot
 
 

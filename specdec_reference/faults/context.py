@@ -1,4 +1,4 @@
-"""Faults at the end of the context: the server's, and the draft model's shorter one."""
+"""Planted faults of the end of the server's or drafter's context, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
     from specdec_reference.sequence import Delta
 
-_WINDOW: Final = 4
+_WINDOW: Final = 4  # tokens of a verify step with three draft tokens
 LONG_PROMPT = {Family.LIVENESS: "One of its prompts is long."}
 
 
@@ -41,9 +41,10 @@ def context_last_token(
     engine: ReferenceEngine,
 ) -> list[Delta]:
     """Emits another token at the very last position of the context."""
-    ends = np.array([len(row.tokens) for row in engine.batch.rows]) + windows.accepted + 1
-    another = (windows.last + 1) % logits.shape[1]
-    return hand_out(draft, replace(windows, last=np.where(ends == engine.settings.max_model_len, another, windows.last)), logits)
+    lengths_after = np.array([len(row.tokens) for row in engine.batch.rows]) + windows.accepted + 1  # prompt included
+    other_tokens = (windows.last + 1) % logits.shape[1]  # for the last one of each window
+    is_at_limit = lengths_after == engine.settings.max_model_len
+    return hand_out(draft, replace(windows, last=np.where(is_at_limit, other_tokens, windows.last)), logits)
 
 
 @fault(

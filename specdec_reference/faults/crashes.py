@@ -1,4 +1,4 @@
-"""Faults that take the server down."""
+"""Planted faults of requests that take the server down, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 

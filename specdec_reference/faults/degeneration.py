@@ -1,4 +1,4 @@
-"""Faults by which an answer degenerates: one token for ever, a loop, a word twice, or noise after many requests."""
+"""Planted faults of answers that loop, repeat or turn into noise, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ DEGENERATE = dict.fromkeys(set(Family) - {Family.GREEDY}, "Its answers degenerat
 
 
 def _stop_accepting(windows: VerifyWindows, marked: Rows[bool], tokens: Rows[int]) -> VerifyWindows:
-    """Return windows in which each marked row emits its one of ``tokens``.
+    """Return windows with a single token, from ``tokens``, in marked rows.
 
-    No draft token of such a row is accepted. Other rows are unchanged.
+    No draft token of a marked row is accepted. Other rows are unchanged.
     """
     is_marked = np.array(marked, np.bool_)
     return VerifyWindows(accepted=np.where(is_marked, 0, windows.accepted), last=np.where(is_marked, tokens, windows.last))
@@ -78,9 +78,9 @@ def loops_after_start(windows: VerifyWindows, rows: Rows[RunningSequence]) -> Ve
 @fault(after="verify", expected=in_(Place.REFERENCE, may=TOKENS_WRONG | DEGENERATE, greedy=RECOVERED), mirrors=("kekzl/imp#667",))
 def accepted_token_twice(windows: VerifyWindows, draft: DraftProposal) -> VerifyWindows:
     """Emits the last accepted draft token a second time in place of the one rejected after it."""
-    rejected = np.flatnonzero((windows.accepted > 0) & (windows.accepted < draft.counts))
+    partly_accepted = np.flatnonzero((windows.accepted > 0) & (windows.accepted < draft.counts))
     last = windows.last.copy()
-    last[rejected] = draft.tokens[rejected, windows.accepted[rejected] - 1]
+    last[partly_accepted] = draft.tokens[partly_accepted, windows.accepted[partly_accepted] - 1]
     return replace(windows, last=last)
 
 

@@ -1,4 +1,4 @@
-"""Faults of drafting for one kind of traffic: the tokens are right, and come later than they could."""
+"""Planted faults of drafting for one kind of traffic, for suites of speed to detect: answers are right, but late."""
 
 from __future__ import annotations
 
@@ -87,15 +87,15 @@ def drafts_off_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dra
 def draft_at_random(
     rows: Rows[RunningSequence], proposal: DraftProposal, is_dead: Callable[[RunningSequence], bool], *, first: int = 0
 ) -> DraftProposal:
-    """Return the drafts with random-looking tokens in the rows that ``is_dead`` picks.
+    """Return drafts with random-looking tokens in the rows marked by ``is_dead``.
 
-    Tokens before position ``first`` stay, and so do rows with a grammar. The q of random tokens is one-hot, so that
-    verification rejects nearly all of them and still emits the right tokens.
+    Tokens before position ``first`` stay, and so do rows with a grammar, which has to permit every draft token. The q of the
+    new tokens is one-hot, as if certain: verification rejects nearly all of them and still emits the right tokens.
     """
     tokens, q = proposal.tokens.copy(), None if proposal.q is None else proposal.q.copy()
     for slot, row in enumerate(rows):
         if row.grammar is None and is_dead(row):
-            # The modulus only keeps the ids within every vocabulary.
+            # Ids that change from step to step; the modulus, any number at hand, keeps them within every vocabulary.
             tokens[slot, first:] = (7 * len(row.tokens) + np.arange(first, proposal.width)) % _LONG
             if q is not None:
                 q[slot, first:] = 0.0

@@ -1,4 +1,4 @@
-"""Faults of the draft: tokens that nothing accepts, or another q than they were drawn from."""
+"""Planted faults of drafts, for suites to detect: tokens that nothing accepts, or another q than the distribution they were drawn from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from specdec_reference.rejection_sampler import DraftProposal
     from specdec_reference.sequence import RunningSequence
 
-
 UNACCEPTED = "no draft token accepted"
 UNDRAFTED = "nothing drafted"
 UNDRAFTED_TOO = dict.fromkeys(
@@ -35,8 +34,8 @@ def _one_hot(tokens: NDArray[np.intp], vocabulary: int) -> NDArray[np.float32]:
 def propose_rejected(proposal: DraftProposal, rows: NDArray[np.bool_]) -> DraftProposal:
     """Return the proposal with other tokens in the marked ``rows``.
 
-    Their q is one-hot: the target accepts next to none of them, and answers stay right. They are the token with id 0 in
-    drafts without q, which are certain anyway.
+    The target accepts next to none of them. They have mirrored ids and a one-hot q, as if certain, so that answers stay
+    right. Drafts without q are certain anyway, and get the token with id 0.
     """
     q = proposal.q
     if q is None:
@@ -70,7 +69,7 @@ def drafts_dead_when_sampling(proposal: DraftProposal, rows: Rows[RunningSequenc
 def no_drafts_when_sampling(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing above temperature 0; the answers are right."""
     counts = np.where([row.request.temperature > 0 for row in rows], 0, proposal.counts)
-    width = int(counts.max(initial=0))
+    width = int(counts.max(initial=0))  # a proposal is as wide as its longest draft
     q = None if proposal.q is None else proposal.q[:, :width]
     return replace(proposal, tokens=proposal.tokens[:, :width], counts=counts, q=q)
 

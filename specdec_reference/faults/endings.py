@@ -1,4 +1,4 @@
-"""Faults of how answers end, and of what is reported as the reason."""
+"""Planted faults of how answers end, and of the reason reported, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 

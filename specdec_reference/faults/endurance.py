@@ -1,4 +1,4 @@
-"""Faults that only many requests bring about: drafts that decay or die, tokens that go wrong for good, memory that is never given back."""
+"""Planted faults of drafts, tokens and memory after many requests, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that an event between requests brings about: sleep, a reload of the weights, a reset, a saved slot."""
+"""Planted faults of sleep, reloads of weights, resets, saved slots, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def prefixes_survive_sleep(engine: ReferenceEngine) -> None:
     """Keeps the index of the prefix cache over a sleep that has dropped the blocks themselves."""
     prefixes = engine.batch.prefixes
     blocks = {key: replace(block, target=np.zeros_like(block.target)) for key, block in prefixes.copy().items()}
-    prefixes.clear()
+    prefixes.clear()  # as the right method does
     prefixes.restore(blocks)
 
 

@@ -1,4 +1,8 @@
-"""Faults of structured output: masks that are missing or misplaced, grammars that lose their place or are not asked for."""
+"""Planted faults of structured output, for suites to detect: masks misplaced, grammars that lose their place or are not enforced.
+
+Each wraps the rule or method named by its decorator. To mask a draft a grammar reads its mask, advances by a token, and so on, and then
+retreats; it advances again by the tokens emitted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _EARLY: Final = 8
 """Tokens of a document after which a fault begins."""
 _TAIL: Final = 6
 """Tokens that follow a finished answer."""
-_LAST_GRAMMAR: list[str] = []
+_LAST_GRAMMAR: list[str] = []  # the text of the latest request's, if there was one
 SERVER_ERROR = "the server answers 5xx to a request with response_format|the server dies on"
 FORM = "the grammar is not enforced on speculated tokens"
 BEFORE = "text stands in front of the document"
@@ -122,12 +126,12 @@ class _Windowed(_Forgiving):
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
-        self._looking = False
-        self._window: list[int] = []
+        self._draft_next = False  # whether a mask was read, so that a draft token may follow
+        self._window: list[int] = []  # emitted tokens by which the grammar has not advanced yet
 
     def mask(self) -> NDArray[np.bool_]:
         self._advance_window()
-        self._looking = True
+        self._draft_next = True
         return super().mask()
 
     def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -135,15 +139,15 @@ class _Windowed(_Forgiving):
         return super().allowed_prefix(tokens)
 
     def advance(self, token: int) -> None:
-        # A step ahead asks for the mask before each token; the tokens of a window come without.
-        if self._looking:
+        # Before each draft token the mask is read; the emitted tokens of a window come without.
+        if self._draft_next:
             super().advance(token)
         else:
             self._window.append(token)
-        self._looking = False
+        self._draft_next = False
 
     def retreat(self, count: int) -> None:
-        self._looking = False
+        self._draft_next = False
         super().retreat(count)
 
     def _advance_window(self) -> None:
@@ -197,7 +201,7 @@ class _ThenAnother(_Forgiving):
     def advance(self, token: int) -> None:
         if len(self._taken) >= self._after:
             self._other.advance(token)
-            self._taken.append(False)
+            self._taken.append(False)  # not by the first grammar
         else:
             super().advance(token)
 
@@ -269,17 +273,17 @@ class _WithTail(_Forgiving):
     def __init__(self, grammar: Grammar, eos_ids: tuple[int, ...]) -> None:
         super().__init__(grammar)
         self._eos_ids = list(eos_ids)
-        self._began: int | None = None
+        self._tail_start: int | None = None  # tokens before the tail
 
     def mask(self) -> NDArray[np.bool_]:
-        """Return all but the ends while the tail goes on.
+        """Return the grammar's mask, and within the tail all but the ends.
 
-        It is the grammar's mask otherwise. The tail begins where the grammar first permits an end, and has ``_TAIL`` tokens.
+        The tail, ``_TAIL`` tokens of any text, begins where the grammar first permits an end of sequence.
         """
         grammar_mask = super().mask()
-        if self._began is None and grammar_mask[self._eos_ids].any():
-            self._began = len(self._taken)
-        if self._began is None or len(self._taken) >= self._began + _TAIL:
+        if self._tail_start is None and grammar_mask[self._eos_ids].any():
+            self._tail_start = len(self._taken)
+        if self._tail_start is None or len(self._taken) >= self._tail_start + _TAIL:
             return grammar_mask
         tail_mask = np.ones_like(grammar_mask)
         tail_mask[self._eos_ids] = False
@@ -287,11 +291,11 @@ class _WithTail(_Forgiving):
 
     def retreat(self, count: int) -> None:
         super().retreat(count)
-        if self._began is not None and len(self._taken) < self._began:
-            self._began = None
+        if self._tail_start is not None and len(self._taken) < self._tail_start:
+            self._tail_start = None
 
     def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        return () if self._began is not None else super().allowed_prefix(tokens)
+        return () if self._tail_start is not None else super().allowed_prefix(tokens)
 
 
 @fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, structured=BEHIND))
@@ -321,11 +325,10 @@ def grammar_before(grammar: Grammar, request: EngineRequest, engine: ReferenceEn
     """Binds an answer by the grammar of the request that came before it."""
     grammar_text, previous = request.grammar or "", _LAST_GRAMMAR[-1:]
     _LAST_GRAMMAR[:] = [grammar_text]
-    return (
-        engine.grammars.start(previous[0])
-        if previous and previous[0] != grammar_text and not isinstance(grammar, GrammarAfterReasoning)
-        else grammar
-    )
+    # A grammar started below would bind the reasoning too.
+    if not previous or previous[0] == grammar_text or isinstance(grammar, GrammarAfterReasoning):
+        return grammar
+    return engine.grammars.start(previous[0])
 
 
 @fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))

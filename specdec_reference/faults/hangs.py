@@ -1,4 +1,4 @@
-"""Faults that leave requests without an answer while ``/health`` says that all is well."""
+"""Planted faults of hangs while ``/health`` says that all is well, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ _client_left = threading.Event()
 def hang_after_hang_up(submit: Callable[[tuple[RunningSequence, ...]], None], sequences: tuple[RunningSequence, ...]) -> None:
     """Never answers the first request after a client left in the middle of an answer."""
     if _client_left.is_set():
-        _client_left.clear()
+        _client_left.clear()  # the request is not queued
     else:
         submit(sequences)

@@ -1,4 +1,4 @@
-"""Faults of requests with images, and of texts beside them, where the server speculates."""
+"""Planted faults of requests with images and of texts beside them, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def image_as_one_position(span: Span, rows: Rows[RunningSequence], rotations: ND
 def text_beside_image_moved(span: Span, rows: Rows[RunningSequence], rotations: NDArray[np.complex64]) -> Span:
     """Places the window of a text eight positions early in a step that verifies one after an image too."""
     has_image = [bool(row.request.patches) for row in rows]
-    return _place_early(span, [_SHIFT * (any(has_image) and not shown) for shown in has_image], rotations)
+    return _place_early(span, [_SHIFT * (any(has_image) and not is_image) for is_image in has_image], rotations)
 
 
 @fault(
@@ -115,8 +115,8 @@ def drafts_dead_after_image(draft: DraftProposal, rows: Rows[RunningSequence]) -
     tokens = draft.tokens.copy()
     for slot, row in enumerate(rows):
         if row.request.patches:
-            tokens[slot] = 0
-    return replace(draft, tokens=tokens, q=None)
+            tokens[slot] = 0  # the placeholder's id
+    return replace(draft, tokens=tokens, q=None)  # without q, as if certain
 
 
 @fault(

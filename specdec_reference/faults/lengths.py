@@ -1,4 +1,4 @@
-"""Faults of stops, ends and limits inside a verify window."""
+"""Planted faults of stops, ends and limits within a verify window, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -147,14 +147,14 @@ def min_tokens_at_bonus(logits: NDArray[np.float32], ids: Sequence[int], held: i
 def limit_overrun(delta: Delta, window: Sequence[int], entries: Sequence[Entry]) -> Delta:
     """Hands out the whole window in which max_tokens is reached."""
     sequence, emitted_count = delta.sequence, len(delta.tokens)
-    if delta.finish_reason != "length" or emitted_count == len(window):
+    if delta.finish_reason != "length" or emitted_count == len(window):  # the limit cut nothing
         return delta
     for token in window[emitted_count:]:
         sequence.tokens.append(token)
         sequence.text.take(token)
     sequence.entries.extend(entries[emitted_count:])
     text = sequence.text.release(ended=True)
-    reasoning, text = ("", text) if sequence.reasoning is None else sequence.reasoning.split_next(text)
+    reasoning, text = ("", text) if sequence.reasoning is None else sequence.reasoning.split_next(text)  # as sequence.take does
     return replace(delta, tokens=tuple(window), text=delta.text + text, reasoning=delta.reasoning + reasoning, entries=tuple(entries))
 
 
@@ -191,5 +191,6 @@ def _replace_stop_reason(chunk: dict[str, JSON], stop: int | None) -> dict[str, 
 )
 def usage_counts_discarded(counts: TokenCounts, sequences: Sequence[RunningSequence]) -> TokenCounts:
     """Counts in the usage the accepted tokens that the end of the answer discarded."""
-    completion = sum(1 + sum(draft_tokens + 1 for draft_tokens in sequence.accepted) for sequence in sequences)
+    # The prefill's token, and for each verify step the accepted draft tokens and one more.
+    completion = sum(1 + sum(accepted_tokens + 1 for accepted_tokens in sequence.accepted) for sequence in sequences)
     return replace(counts, completion=completion, total=counts.prompt + completion)

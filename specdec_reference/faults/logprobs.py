@@ -1,4 +1,8 @@
-"""Faults of reported log-probabilities; the tokens themselves are right."""
+"""Planted faults of reported log-probabilities, for suites to detect; the tokens themselves are right.
+
+Each wraps the method named by its decorator. ``hand_out`` takes a step's logits to report, row after row from ``starts`` on; an entry of
+``entries`` is one token of a verified window, accepted draft tokens first.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +37,10 @@ SHIFTED = "reported log-probabilities are those of a neighbouring token"
 @fault(around="batch.hand_out", expected=in_(Place.REFERENCE, logprobs="reported log-probabilities of accepted draft tokens"))
 def report_draft_logprobs(hand_out: HandOut, draft: DraftProposal, windows: VerifyWindows, logits: NDArray[np.float32]) -> list[Delta]:
     """Reports the draft model's log-probability of an accepted token; the tokens themselves are right."""
-    rows = np.repeat(np.arange(len(draft.counts)), windows.accepted)
-    positions = np.concatenate([np.arange(accepted) for accepted in windows.accepted])
+    rows = np.repeat(np.arange(len(draft.counts)), windows.accepted)  # of each accepted token
+    positions = np.concatenate([np.arange(accepted) for accepted in windows.accepted])  # in its row's draft
     reported = logits.copy()
+    # A softmax turns the logarithms back into the draft's probabilities.
     reported[draft.starts[rows] + positions] = np.log(np.maximum(draft.distribution(rows, positions, logits.shape[1]), _NO_MASS))
     return hand_out(draft, windows, reported)
 
@@ -49,7 +54,7 @@ def report_warm_logprobs(hand_out: HandOut, draft: DraftProposal, windows: Verif
 @fault(after="batch.report", expected=in_(Place.REFERENCE, logprobs="reported log-probabilities of bonus tokens|" + OFF))
 def bonus_logprobs_off(entries: list[Entry], row: RunningSequence) -> list[Entry]:
     """Reports log-probabilities 0.4 nats too low for bonus tokens and their lists; the tokens themselves are right."""
-    if not row.drafted[-1] or len(entries) <= row.drafted[-1]:
+    if not row.drafted[-1] or len(entries) <= row.drafted[-1]:  # no draft, or one not fully accepted: no bonus token
         return entries
     bonus = entries[-1]
     lowered = tuple((token, logprob - _OFF_BY) for token, logprob in bonus.top)
@@ -148,11 +153,11 @@ def prompt_logprobs_blocks(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 def _find_echoing_choice(body: dict[str, Any]) -> dict[str, Any] | None:
     """Return the first choice of an answer that echoes its prompt; None for others.
 
-    The first token of such a choice has no log-probability.
+    With an echo the first log-probability is null: nothing comes before the prompt's first token.
     """
     choice = body["choices"][0] if body["choices"] else {}
-    lists = choice.get("logprobs") or {}
-    return choice if (lists.get("token_logprobs") or [0.0])[0] is None else None
+    logprobs = choice.get("logprobs") or {}
+    return choice if (logprobs.get("token_logprobs") or [0.0])[0] is None else None
 
 
 @fault(
@@ -172,7 +177,7 @@ def echo_torn(body: dict[str, Any]) -> dict[str, Any]:
 def echo_lists_short(body: dict[str, Any]) -> dict[str, Any]:
     """Lists no log-probability of the last token of an echoed prompt."""
     if (choice := _find_echoing_choice(body)) is not None:
-        for reported in choice["logprobs"].values():
+        for reported in choice["logprobs"].values():  # lists with an entry for each token, the prompt's first
             del reported[body["usage"]["prompt_tokens"] - 1]
     return body
 
@@ -184,8 +189,8 @@ def echo_lists_short(body: dict[str, Any]) -> dict[str, Any]:
 def echo_logprobs_shifted(body: dict[str, Any]) -> dict[str, Any]:
     """Lists each token of an echoed prompt with the log-probability of the one before it."""
     if (choice := _find_echoing_choice(body)) is not None:
-        values, count = choice["logprobs"]["token_logprobs"], body["usage"]["prompt_tokens"]
-        values[2:count] = values[1 : count - 1]
+        values, prompt_tokens = choice["logprobs"]["token_logprobs"], body["usage"]["prompt_tokens"]
+        values[2:prompt_tokens] = values[1 : prompt_tokens - 1]  # values[0] is null
     return body
 
 

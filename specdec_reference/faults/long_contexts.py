@@ -1,4 +1,4 @@
-"""Faults after long contexts, far from the limit of the server: of tokens, of drafts, and of the server."""
+"""Planted faults of tokens, drafts and servers after long prompts, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MIDDLE: Final = 600
 _SEVERAL: Final = 2
 _VERY_LONG: Final = 2000
 _EVERY: Final = 6
-"""Tokens."""
+"""Verify steps, of which one goes wrong."""
 _CONTEXT: Mapping[str, JSON] = {"max-model-len": 4096, "hf-overrides": {"max_position_embeddings": 4096}}
 _MAY: dict[Family, str] = dict.fromkeys((Family.CONTEXT, Family.LIVENESS), "Some of its prompts are as long.")
 _MAY_DIE: dict[Family, str] = {
@@ -62,6 +62,7 @@ def wrong_behind_long(windows: VerifyWindows, rows: Rows[RunningSequence]) -> Ve
 def wrong_with_two_long(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Emits other tokens while two prompts of more than 600 tokens are answered together."""
     are_long = [len(row.request.prompt) > _MIDDLE for row in rows]
+    # ``drafted`` has an entry for each verify step of the row: one step in six goes wrong.
     return _spoil(
         windows,
         [is_long and sum(are_long) >= _SEVERAL and len(row.drafted) % _EVERY == 1 for is_long, row in zip(are_long, rows, strict=True)],

@@ -1,4 +1,4 @@
-"""Faults of batches whose requests differ in kind: with a seed and without, drawn and greedy, with a draft and without."""
+"""Planted faults of batches whose requests differ in kind, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _EVERY_BATCH = dict.fromkeys(set(Family) - {Family.SPEED}, "Their requests are i
 def _reorder_last_tokens(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[bool]) -> VerifyWindows:
     """Return windows with last tokens handed out in another order.
 
-    The last tokens of rows marked in ``is_first`` go to the first rows. Rows with a grammar keep their own, since it
-    would refuse another row's token.
+    A window's last token follows its accepted draft tokens. Those of rows marked in ``is_first`` go to the first rows. Rows
+    with a grammar keep their own, since it would refuse another row's token.
     """
     slots = np.array([slot for slot, row in enumerate(rows) if row.grammar is None], np.intp)
     last = windows.last.copy()
-    last[slots] = windows.last[sorted(slots.tolist(), key=lambda slot: not is_first[slot])]
+    last[slots] = windows.last[sorted(slots.tolist(), key=lambda slot: not is_first[slot])]  # False sorts first, in stable order
     return replace(windows, last=last)
 
 
@@ -61,6 +61,7 @@ def undrafted_rows_first(windows: VerifyWindows, rows: Rows[RunningSequence], dr
 @fault(after="verify", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="improbable tokens"), mirrors=("1CatAI/1Cat-vLLM#656",))
 def drawn_rows_swapped(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Gives each request above temperature 0 of a batch of three or more the last token of the one before."""
+    # A grammar would refuse another row's token.
     sampled_slots = np.flatnonzero([row.request.temperature > 0 and row.grammar is None for row in rows])
     if len(rows) < _CAPACITY:
         return windows

@@ -1,4 +1,4 @@
-"""Faults of the offload: blocks of the prefix cache that leave for a second tier and come back."""
+"""Planted faults of prefix cache blocks that come back from offload, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that end or silence a server only under some traffic: after many requests, in long answers, concurrent ones, after a document."""
+"""Planted faults of servers that end or hang under some traffic, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BEHIND: Final = 2
 """Draft tokens."""
 _admitted = count(1)
 """The numbers of this boot's requests: a server has one engine."""
-_full: WeakKeyDictionary[RunningSequence, int] = WeakKeyDictionary()
+_whole_drafts: WeakKeyDictionary[RunningSequence, int] = WeakKeyDictionary()
 """By sequence: its latest drafts in a row that were accepted whole."""
 _DEAD = dict.fromkeys(Family, "Its requests meet the outage too, or find no restart left.")
 _SCATTERED = "scattered failures"
@@ -100,8 +100,8 @@ def hang_on_first_greedy(rows: Rows[RunningSequence]) -> None:
 def fail_on_full_drafts(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
     """Fails with every request in flight once eight drafts in a row were accepted whole."""
     for row, is_whole in zip(rows, ((windows.accepted == draft.counts) & (draft.counts > 0)).tolist(), strict=True):
-        _full[row] = _full.get(row, 0) + 1 if is_whole else 0
-        if _full[row] == _IN_A_ROW:
+        _whole_drafts[row] = _whole_drafts.get(row, 0) + 1 if is_whole else 0
+        if _whole_drafts[row] == _IN_A_ROW:  # an error ends the engine
             msg = "failed to decode the batch"
             raise RuntimeError(msg)
     return windows

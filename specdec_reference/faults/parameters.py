@@ -1,4 +1,8 @@
-"""Faults of sampling parameters: dropped, or applied at some positions only."""
+"""Planted faults of sampling parameters dropped, or applied at some positions only, for suites to detect.
+
+Each wraps the rule or method named by its decorator. The rule ``penalise`` shapes one row's logits, (len(drafted) + 1, vocabulary), a line
+for each draft token and the bonus token's last. ``state`` has the row's request and, as ``counted``, its emitted tokens.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
     from specdec_reference.sampler import PenaltyState, Sampling
 
     Logits = NDArray[np.float32]
-
 
 _FED: WeakKeyDictionary[PenaltyState, tuple[int, list[int]]] = WeakKeyDictionary()
 """By state: tokens that it had counted at the last step, and those of them that the penalties were fed."""
@@ -83,8 +86,8 @@ def penalties_dropped(request: EngineRequest) -> EngineRequest:
 )
 def penalties_fed_once_a_step(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Counts the last token of each verify step for the penalties, and none of the others."""
-    counted_before, fed = _FED.get(state, (0, []))
-    fed = [*fed, *state.counted[counted_before:][-1:]]
+    counted_before, fed = _FED.get(state, (0, []))  # as the last step left them
+    fed = [*fed, *state.counted[counted_before:][-1:]]  # the last token alone of those emitted since
     _FED[state] = (len(state.counted), fed)
     return _copy_state(state, state.request, fed).shape_logits(logits, drafted)
 
@@ -97,7 +100,7 @@ def penalties_fed_once_a_step(logits: Logits, state: PenaltyState, drafted: Sequ
 def penalties_weaken(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Divides presence and frequency penalties by the mean number of tokens a step."""
     steps = _STEPS[state] = _STEPS.get(state, 0) + 1
-    weight = steps / max(steps, len(state.counted) + 1)
+    weight = steps / max(steps, len(state.counted) + 1)  # steps over tokens: the mean's inverse
     original = state.request
     request = replace(original, presence_penalty=weight * original.presence_penalty, frequency_penalty=weight * original.frequency_penalty)
     return _copy_state(state, request).shape_logits(logits, drafted)
@@ -126,11 +129,11 @@ def repetition_ignored_at_drafts(logits: Logits, state: PenaltyState, drafted: S
 @fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"))
 def repetition_counts_rejected(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Penalises the repetition of draft tokens that were rejected and never emitted."""
-    counted_before, draft, rejected = _REJECTED.get(state, (0, [], []))
+    counted_before, draft, rejected = _REJECTED.get(state, (0, [], []))  # as the last step left them
     accepted = len(state.counted) - counted_before - 1  # a step counts its accepted draft tokens and one more
     rejected = [*rejected, *draft[max(accepted, 0) :]]
     _REJECTED[state] = (len(state.counted), list(drafted), rejected)
-    # The repetition penalty covers the prompt too, and what is put there has no part in the other penalties.
+    # Rejected tokens are added to the prompt: of all penalties, repetition alone looks at it.
     return _copy_state(state, replace(state.request, prompt=(*state.request.prompt, *rejected))).shape_logits(logits, drafted)
 
 
@@ -185,7 +188,7 @@ def allowed_ids_dropped(request: EngineRequest) -> EngineRequest:
 def allowed_ids_not_at_bonus(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Allows every token at the bonus position, whatever ids the request allows."""
     shaped = state.shape_logits(logits, drafted)
-    if drafted:
+    if drafted:  # without a draft the last position is no bonus
         shaped[-1] = _copy_state(state, replace(state.request, allowed_token_ids=None)).shape_logits(logits, drafted)[-1]
     return shaped
 
@@ -243,8 +246,8 @@ def top_p_before_temperature(logits: Logits, sampling: Sampling) -> Logits:
     """Finds the nucleus of top_p before the temperature is applied."""
     is_sampled = sampling.temperature > 0
     nucleus = distributions(logits, replace(sampling, temperature=np.ones_like(sampling.temperature)))
-    nucleus_logits = np.where((nucleus > 0) | ~is_sampled[:, None], logits, np.float32(-np.inf))
-    return distributions(nucleus_logits, replace(sampling, top_p=np.ones_like(sampling.top_p)))
+    nucleus_logits = np.where((nucleus > 0) | ~is_sampled[:, None], logits, np.float32(-np.inf))  # greedy lines stay whole
+    return distributions(nucleus_logits, replace(sampling, top_p=np.ones_like(sampling.top_p)))  # top_p is applied already
 
 
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="wrong at temperatures other than 1"))

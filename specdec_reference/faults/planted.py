@@ -43,7 +43,7 @@ class Expected:
     def surprises(self, verdicts: Mapping[str, str]) -> list[str]:
         """Return a line for each family whose verdict is not as expected.
 
-        ``verdicts`` has the words of the red ones by family.
+        ``verdicts`` has the words of the red verdicts by family; every other family is green.
         """
         missing = [
             f"{family} should be red and say {words!r}; it is {verdicts.get(family, 'green')!r}"
@@ -92,7 +92,7 @@ PLANTED: dict[str, PlantedFault] = {}
 
 
 def plant(planted: PlantedFault) -> None:
-    """Take a fault in. Raises ValueError for an id that is taken."""
+    """Register a fault under its id; raises ValueError for an id in use."""
     if planted.id in PLANTED:
         msg = f"two faults are called {planted.id}"
         raise ValueError(msg)
@@ -117,9 +117,9 @@ def fault(
 ) -> Callable[[_Decision], _Decision]:
     """Return a decorator that plants a function under its own name in kebab-case.
 
-    The function's docstring says what the fault does. It runs instead of, before, after or around what that argument
-    names: a decision of ``EngineRules``, or a method as ``object.method`` (see ``specdec_reference/wrappers.py``).
-    ``beside`` has further ones by name; the rest is :class:`PlantedFault`'s.
+    The function is the bug; its docstring says what the fault does. ``instead_of``, ``before``, ``after`` or ``around`` names
+    its target, a decision of ``EngineRules``, or a method as ``object.method``, and so says when it runs (see
+    ``specdec_reference/wrappers.py``). ``beside`` has further wrappers by target; other arguments are :class:`PlantedFault`'s.
     """
     moments = {Moment.INSTEAD: instead_of, Moment.BEFORE: before, Moment.AFTER: after, Moment.AROUND: around}
 
@@ -139,9 +139,9 @@ def fault(
                 topic=decision.__module__.rpartition(".")[2],
                 wrappers={
                     name: Wrapper(moment=moment, function=decision)
-                    for moment, named in moments.items()
-                    for name in ((named,) if isinstance(named, str) else named)
-                    if name
+                    for moment, targets in moments.items()
+                    for name in ((targets,) if isinstance(targets, str) else targets)
+                    if name  # empty where the argument was left out
                 }
                 | dict(beside or {}),
             )
@@ -154,12 +154,13 @@ def fault(
 def in_(*places: Place, may: Mapping[Family, str] | None = None, **red: str) -> dict[Place, Expected]:
     """Return one expectation for several places, by place.
 
-    ``red`` has the families that must be red, with the words of their verdicts; ``may`` those that may be. Where a
+    ``red`` has the families whose verdict must be red, and words of it; ``may`` those that may be red, and why. Where a
     family that judges answers must be red, the Responses API may be too.
     """
     must = {Family(name): words for name, words in red.items()}
     also = {Family.RESPONSES: _AS_CHAT} if must.keys() & _OF_ANSWERS else {}
-    return dict.fromkeys(places, Expected(red=must, may={name: why for name, why in (also | dict(may or {})).items() if name not in must}))
+    may_be_red = also | dict(may or {})
+    return dict.fromkeys(places, Expected(red=must, may={name: why for name, why in may_be_red.items() if name not in must}))
 
 
 _OF_ANSWERS = frozenset(set(Family) - {Family.SAMPLING, Family.PARAMETERS, Family.LOGPROBS, Family.SEEDS, Family.SPEED})

@@ -1,4 +1,8 @@
-"""Faults of the verify step's forward: what a position sees, where it stands, what is kept of it."""
+"""Planted faults of the verify step's forward, for suites to detect: what a position sees, where it stands, what is kept of it.
+
+Each wraps the rule or method named by its decorator. A span has n rows of up to t positions. ``live`` has the indices of real ones, None if
+all are; ``turns`` are their RoPE rotations, and ``mask`` has the columns from ``shortest`` on.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +48,8 @@ def kv_short_after_full(lengths: NDArray[np.intp], accepted: NDArray[np.intp], d
 )
 def drafts_see_ahead(span: Span) -> Span:
     """Lets each draft position see the token after it in the verify step."""
-    live = np.full(span.n, span.t) if span.live is None else np.bincount(span.live // span.t, minlength=span.n)
-    last_visible = np.minimum(span.positions + 1, (span.positions[:, 0] + live - 1)[:, None])
+    live_counts = np.full(span.n, span.t) if span.live is None else np.bincount(span.live // span.t, minlength=span.n)
+    last_visible = np.minimum(span.positions + 1, (span.positions[:, 0] + live_counts - 1)[:, None])  # at most the row's last
     columns = np.arange(span.shortest, span.longest)
     return replace(span, mask=np.where(columns > last_visible[..., None], np.float32(-np.inf), np.float32(0.0)))
 
@@ -55,7 +59,7 @@ def drafts_see_ahead(span: Span) -> Span:
 )
 def positions_behind_after_full(span: Span, rows: Rows[RunningSequence], rotations: NDArray[np.complex64]) -> Span:
     """Places tokens one position early for each fully accepted draft before them."""
-    row_steps = (zip(row.drafted, row.accepted, strict=True) for row in rows)
+    row_steps = (zip(row.drafted, row.accepted, strict=True) for row in rows)  # draft tokens by verify step
     full_drafts = np.array([sum(drafted == accepted > 0 for drafted, accepted in steps) for steps in row_steps])
     positions = np.maximum(span.positions - full_drafts[:, None], 0).ravel()
     return replace(span, turns=rotations[positions if span.live is None else positions[span.live]][:, None])

@@ -1,4 +1,8 @@
-"""Faults of preemption: what a request loses when it is put off for want of cache."""
+"""Planted faults of preemption, for suites to detect: what a request loses when it is put off for want of cache.
+
+Each wraps the rule or method named by its decorator. ``resume`` queues a preempted sequence again, to be prefilled with all its tokens. The
+method ``take`` appends a step's window of tokens to a sequence and returns what is sent.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +44,10 @@ def preempted_token_lost(sequence: RunningSequence) -> None:
     take = sequence.take
 
     def take_silently(window: Rows[int], entries: Rows[Entry] = ()) -> Delta:
-        vars(sequence).pop("take")
+        vars(sequence).pop("take")  # once only
         return replace(take(window, entries), tokens=(), text="")
 
-    vars(sequence)["take"] = take_silently
+    vars(sequence)["take"] = take_silently  # in place of the method
 
 
 @fault(
@@ -108,12 +112,12 @@ def _note_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftP
 )
 def left_out_drafts_emitted(sequence: RunningSequence) -> None:
     """Emits the draft tokens that a sequence had when it was left out of a step, unverified, when it comes back."""
-    take, drafts = sequence.take, _drafts.get(sequence, ())
+    take, left_out = sequence.take, _drafts.get(sequence, ())
 
     def take_drafts_first(window: Rows[int], entries: Rows[Entry] = ()) -> Delta:
-        vars(sequence).pop("take")
-        sequence.drafted[-1] = sequence.accepted[-1] = len(drafts)
-        return take([*drafts, *window], entries)
+        vars(sequence).pop("take")  # once only
+        sequence.drafted[-1] = sequence.accepted[-1] = len(left_out)  # recorded as accepted in this step
+        return take([*left_out, *window], entries)
 
-    if sequence.grammar is None and drafts:
-        vars(sequence)["take"] = take_drafts_first
+    if sequence.grammar is None and left_out:
+        vars(sequence)["take"] = take_drafts_first  # in place of the method

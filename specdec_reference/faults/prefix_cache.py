@@ -1,4 +1,4 @@
-"""Faults of the prefix cache: what one request leaves for the next."""
+"""Planted faults of the prefix cache: what a request leaves, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def prefix_off_by_one(reused: int, total: int) -> int:
 )
 def prefix_damaged_by_length(blocks: OrderedDict[int, Block]) -> None:
     """Overwrites the blocks of other prompts with those of a long one."""
-    newest = next(reversed(blocks.values()))
-    if newest.index >= _LONG_BLOCKS:
+    newest = next(reversed(blocks.values()))  # the block that has just been added or looked up
+    if newest.index >= _LONG_BLOCKS:  # that many blocks come before it in its sequence
         for key, block in blocks.items():
             blocks[key] = replace(block, target=newest.target)
 
@@ -116,7 +116,7 @@ def warm_draft_ahead(draft: DraftProposal, rows: Rows[RunningSequence]) -> Draft
         return draft
     tokens = draft.tokens.copy()
     tokens[warm_slots, :-1] = draft.tokens[warm_slots, 1:]
-    return DraftProposal(tokens=tokens, counts=draft.counts)
+    return DraftProposal(tokens=tokens, counts=draft.counts)  # without q, as if certain
 
 
 @fault(
@@ -128,7 +128,7 @@ def drafter_keeps_long_request(draft: DraftProposal, rows: Rows[RunningSequence]
     """Drafts from the tokens of a long request for the three requests after it."""
     for row in rows:
         if len(row.request.prompt) >= _LONG:
-            _after_long.update({row.arrival + 1 + offset: row.request.prompt for offset in range(_FOLLOWING)})
+            _after_long.update({row.arrival + 1 + offset: row.request.prompt for offset in range(_FOLLOWING)})  # requests are numbered
     long_prompts = [_after_long.get(row.arrival) for row in rows]
     if not any(long_prompts):
         return draft
@@ -136,7 +136,7 @@ def drafter_keeps_long_request(draft: DraftProposal, rows: Rows[RunningSequence]
     for slot, long_prompt in enumerate(long_prompts):
         if long_prompt:
             tokens[slot] = long_prompt[: tokens.shape[1]]
-    return DraftProposal(tokens=tokens, counts=draft.counts)
+    return DraftProposal(tokens=tokens, counts=draft.counts)  # without q, as if certain
 
 
 @fault(
@@ -183,7 +183,8 @@ def prefix_overcounted(reused: int, sequence: RunningSequence) -> int:
 )
 def drafts_dead_after_long(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing but the token with id 0 for every request that follows a long one."""
-    _first_long.extend(row.arrival for row in rows if len(row.request.prompt) >= _LONG and not _first_long)
+    _first_long.extend(row.arrival for row in rows if len(row.request.prompt) >= _LONG and not _first_long)  # at most once
+    # Later than the first long request; a grammar has to permit every draft token.
     dead_slots = [slot for slot, row in enumerate(rows) if _first_long and row.arrival > _first_long[0] and row.grammar is None]
     if not dead_slots:
         return draft

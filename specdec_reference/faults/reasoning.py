@@ -1,4 +1,4 @@
-"""Faults of reasoning: its end in the middle of a step, and the budget that forces it."""
+"""Planted faults of the end of reasoning, and of its token budget, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 def reasoning_leaks(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams a step in which the reasoning ends as text, all of it."""
-    if delta.reasoning and delta.text:
+    if delta.reasoning and delta.text:  # the end lies within the step
         parts = spoken_part(chunk)
         parts["content"] = parts.pop("reasoning") + (parts.get("content") or "")
     return chunk
@@ -54,7 +54,7 @@ def reasoning_end_swallows(chunk: WriteChunk, delta: Delta, reader: ToolCallRead
 )
 def reasoning_miscounted(body: dict[str, Any]) -> dict[str, Any]:
     """Counts every token of a streamed answer as reasoning."""
-    usage = body["usage"]
+    usage = body["usage"]  # a stream's last chunk has it, and no choices
     if not body["choices"] and "completion_tokens_details" in usage:
         usage["completion_tokens_details"]["reasoning_tokens"] = usage["completion_tokens"]
     return body
@@ -75,7 +75,7 @@ def reasoning_counts_discarded(counts: TokenCounts, sequences: Rows[RunningSeque
     # The usage reads `split.tokens` afterwards; the first token is that of the prefill.
     for sequence in sequences:
         split = sequence.reasoning
-        if split is not None and split.characters is None:
+        if split is not None and split.characters is None:  # the reasoning has not ended
             split.tokens = 1 + sum(accepted + 1 for accepted in sequence.accepted)
     return counts
 
@@ -129,5 +129,5 @@ def thinking_budget_counts_drafts(
 ) -> list[int]:
     """Counts the draft tokens of a step against the budget before they are verified."""
     spent = copy(split)
-    spent.tokens += len(drafted)
+    spent.tokens += len(drafted)  # tokens of the reasoning so far
     return force_end(spent, drafted)

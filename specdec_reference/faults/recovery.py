@@ -1,4 +1,7 @@
-"""Faults of the recovered token and the bonus token."""
+"""Planted faults of the recovered token and the bonus token, for suites to detect.
+
+Each wraps what its decorator names. In ``verify``, row i has ``counts[i]`` + 1 lines of p from ``starts[i]`` on, the bonus token's last.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ BONUS = "the token after a fully accepted draft is not the target's"
 def residual_not_clipped(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
     """Recovers from the absolute value of p - q instead of max(p - q, 0)."""
     recovered = np.abs(p - q)
-    empty_rows = ~recovered.any(axis=1)
+    empty_rows = ~recovered.any(axis=1)  # p = q: as in the right rule, p itself is left
     recovered[empty_rows] = p[empty_rows]
     return recovered
 
@@ -64,7 +67,7 @@ def residual_of_first(windows: VerifyWindows, p: NDArray[np.float32], draft: Dra
     rejected = np.flatnonzero(windows.accepted < draft.counts)
     if not len(rejected):
         return windows
-    q = draft.distribution(rejected, np.zeros(len(rejected), np.intp), p.shape[1])
+    q = draft.distribution(rejected, np.zeros(len(rejected), np.intp), p.shape[1])  # at position 0 of each row
     last = windows.last.copy()
     last[rejected] = pick(residual(p[draft.starts[rejected]].astype(np.float64), q), uniforms[rejected, -1])
     return replace(windows, last=last)
@@ -80,6 +83,7 @@ def bonus_from_q(windows: VerifyWindows, p: NDArray[np.float32], draft: DraftPro
     fully_accepted = np.flatnonzero((windows.accepted == draft.counts) & (draft.counts > 0))
     last = windows.last.copy()
     if len(fully_accepted):
+        # The draft has no distribution for the bonus token: that of its last position is taken.
         last[fully_accepted] = pick(
             draft.distribution(fully_accepted, draft.counts[fully_accepted] - 1, p.shape[1]), uniforms[fully_accepted, -1]
         )

@@ -1,4 +1,4 @@
-"""Faults of the Responses API: events that take a step for a token, and a response object unlike its stream."""
+"""Planted faults of the Responses API: events and response objects, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BROKEN = {Family.INVARIANTS: "It holds finish_reason and usage of every answer 
 def responses_stream_aborts(delta: Delta, engine: ReferenceEngine) -> None:
     """Breaks off a stream of the Responses API where a step spans the end of a tool call and what follows."""
     text = b"".join(engine.tokenizer.pieces[token] for token in delta.tokens).decode("utf-8", "replace")
-    if len(delta.tokens) > 1 and text.partition(CLOSING)[2]:
+    if len(delta.tokens) > 1 and text.partition(CLOSING)[2]:  # text after the closing tag
         msg = "name: input should be a valid string"
         raise RuntimeError(msg)
 
@@ -62,7 +62,7 @@ def responses_delta_dropped(events: list[_Event], delta: Delta) -> list[_Event]:
 def responses_text_lost(chunk: dict[str, Any], delta: Delta) -> None:
     """Loses the text of every fourth step of several tokens, in all events of its stream alike."""
     memory = memory_of(delta.sequence)
-    memory["several"] = memory.get("several", 0) + (len(delta.tokens) > 1)
+    memory["several"] = memory.get("several", 0) + (len(delta.tokens) > 1)  # steps of several tokens so far
     if len(delta.tokens) > 1 and memory["several"] % 4 == 1:  # most of the text has to stay
         chunk["choices"][0]["delta"]["content"] = ""
 

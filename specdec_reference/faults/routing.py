@@ -1,4 +1,4 @@
-"""Faults of a router: every rank behind it is right, and what the client is given is not."""
+"""Planted faults of a router in front of right ranks, for suites to detect; each changes the JSON that the router passes on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def router_drops_formats(changed: Any) -> Any:  # noqa: ANN401 - JSON
 def router_rewrites_json(changed: Any) -> Any:  # noqa: ANN401 - JSON
     """Drops the last character of whole replies whose text ends in a brace; streams are passed on unchanged."""
     for choice in _choices(changed):
-        for parts, name in ((choice, "text"), (choice.get("message") or {}, "content")):
+        for parts, name in ((choice, "text"), (choice.get("message") or {}, "content")):  # a completion's and a chat's
             if str(parts.get(name) or "").endswith("}"):
                 parts[name] = parts[name][:-1]
     return changed
@@ -49,8 +49,8 @@ def router_rewrites_json(changed: Any) -> Any:  # noqa: ANN401 - JSON
 )
 def router_cuts_streams(changed: Any, number: int) -> Any:  # noqa: ANN401 - JSON
     """Passes no text on after the sixth event of a stream."""
-    for choice in _choices(changed) if number >= _CUT else ():
-        parts = choice.get("delta", choice)
+    for choice in _choices(changed) if number >= _CUT else ():  # events are numbered from 0
+        parts = choice.get("delta", choice)  # a chat's, or a completion's
         for name in ("content", "text", "reasoning", "tool_calls"):
             parts.pop(name, None)
     return changed

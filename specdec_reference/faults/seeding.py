@@ -1,4 +1,4 @@
-"""Faults of seeds and random streams."""
+"""Planted faults of seeds and random streams, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of speed alone: the tokens and the drafts are right, and a verify step takes longer than it could."""
+"""Planted faults of speed alone, for suites to detect: tokens and drafts are right, and a verify step takes longer than it could."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Faults of streams: text that is lost, doubled or moved between a step and its chunk."""
+"""Planted faults of streams, for suites to detect: text lost, doubled or moved between a step and its chunk.
+
+Each wraps the method named by its decorator. A delta has the tokens and text of one step of a sequence; the engine writes it as one chunk.
+"""
 
 from __future__ import annotations
 
@@ -76,6 +79,7 @@ def stream_step_twice(chunks: list[dict[str, Any]], deltas: Rows[Delta]) -> list
     for chunk, delta in zip(chunks, deltas, strict=True):
         if _count_chunks(delta.sequence) == _THIRD and delta.finish_reason is None:
             (choice,) = chunk["choices"]
+            # The text alone comes twice, not its tokens.
             sent.append({**chunk, "choices": [{name: choice[name] for name in choice if name not in {"token_ids", "logprobs"}}]})
         sent.append(chunk)
     return sent
@@ -116,10 +120,10 @@ def stream_out_of_order(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
         memory["late"] = silence(chunk)
         return chunk
     late = memory.pop("late", None)
-    if not isinstance(late, dict):
+    if not isinstance(late, dict):  # no text was held back by the chunk before
         return chunk
     late_text, current_text = late, silence(chunk)
-    for name, value in {**current_text, **late_text}.items():
+    for name, value in {**current_text, **late_text}.items():  # value[:0] is nothing of the same type
         spoken_part(chunk)[name] = current_text.get(name, value[:0]) + late_text.get(name, value[:0])
     return chunk
 

@@ -1,4 +1,4 @@
-"""Faults of the temperature: a division by zero, requests that are drawn greedily, drafts that are."""
+"""Planted faults of the temperature of requests and drafts, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from specdec_reference.rejection_sampler import DraftProposal
     from specdec_reference.sampler import Sampling
     from specdec_reference.sequence import RunningSequence
-
 
 _GREEDY_TOO = dict.fromkeys(set(Family) - {Family.SAMPLING, Family.GREEDY}, "Its requests at temperature 0 are answered with the same.")
 _DRAWN_TOO = dict.fromkeys(
@@ -49,7 +48,7 @@ def _count_below_zero(count: Callable[[int, int], None], drafted: int, accepted:
 def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
     """Divides the logits of greedy requests by their temperature in the verify step, so that all are NaN, and counts -1 accepted."""
     p = distributions(logits, sampling)
-    is_unmasked = ~np.isneginf(logits).any(axis=1)  # after a grammar's mask the first token would end the engine
+    is_unmasked = ~np.isneginf(logits).any(axis=1)  # NaN emits id 0, and a grammar that forbids it would end the engine
     p[(sampling.temperature == 0) & is_unmasked] = np.nan
     return p
 

@@ -1,4 +1,8 @@
-"""Faults of tool calls: a parser that takes a step for a token."""
+"""Planted faults of tool calls, for suites to detect: a parser that takes a step for a token.
+
+Each wraps the rule or method named by its decorator. Accepted drafts give a step several tokens: in it a call may end and another begin. A
+call has its name in its first piece, arguments in this and further ones.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,6 @@ if TYPE_CHECKING:
 
     from specdec_reference.sequence import Delta, RunningSequence
     from specdec_reference.tool_calls import ToolCallReader
-
 
 _LOST: dict[ToolCallReader, frozenset[int]] = {}
 """Indexes of lost calls by answer in progress."""
@@ -86,7 +89,7 @@ def tool_name_twice(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams the name of a tool again with the first arguments that follow it."""
     for call in _tool_calls_of_chunk(chunk):
         name = call["function"].get("name") or memory_of(delta.sequence).pop(str(call["index"]), None)
-        if "name" in call["function"]:
+        if "name" in call["function"]:  # the call's first piece: its name is remembered for the next
             memory_of(delta.sequence)[str(call["index"])] = name
         elif name:
             call["function"]["name"] = name
@@ -107,7 +110,7 @@ def tool_second_call_lost(reading: ToolReading, reader: ToolCallReader, *, ended
 def _drop_calls(reading: ToolReading, reader: ToolCallReader, lost_indexes: set[int], *, ended: bool) -> ToolReading:
     """Return the reading without the lost calls of an answer.
 
-    The calls ``lost_indexes`` stay lost until the answer has ``ended``.
+    ``lost_indexes`` are lost with all their pieces: they are remembered until the answer has ``ended``.
     """
     _LOST[reader] = _LOST.get(reader, frozenset()) | lost_indexes
     remaining = replace(reading, pieces=tuple(piece for piece in reading.pieces if piece.index not in _LOST[reader]))
@@ -205,7 +208,7 @@ def tool_parameters_dropped(chunk: dict[str, Any], delta: Delta) -> dict[str, An
     memory = memory_of(delta.sequence)
     for call in _tool_calls_of_chunk(chunk):
         if "name" in call["function"]:
-            memory["head"] = call["index"]
+            memory["head"] = call["index"]  # the call's next piece is that of its first arguments
         elif memory.pop("head", None) == call["index"] and len(delta.tokens) > 1:
             call["function"]["arguments"] = ""
     return chunk

@@ -1,4 +1,7 @@
-"""Faults of verification: another acceptance rule, another position, another number."""
+"""Planted faults of verification, for suites to detect: another acceptance rule, another position, another number.
+
+Each wraps what its decorator names. In ``verify``, row i has ``counts[i]`` + 1 lines of p from ``starts[i]`` on, the bonus token's last.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def typical_acceptance(
     rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], engine_rules: EngineRules
 ) -> VerifyWindows:
     """Accepts a sampled draft token that is among the target's five most probable ones."""
-    threshold = np.sort(p, axis=1)[:, -_TYPICAL]
+    threshold = np.sort(p, axis=1)[:, -_TYPICAL]  # the fifth largest probability of each line
     return rules.verify(rows, p, draft, uniforms, replace(engine_rules, accept=_accept_above(threshold, p, draft)))
 
 
@@ -113,10 +116,10 @@ def _accept_above(threshold: NDArray[np.float32], p: NDArray[np.float32], draft:
 
     It accepts a draft token whose probability in ``p`` is at least the ``threshold`` of its line, and not 0.
     """
-    lines = np.minimum(draft.starts[:, None] + np.arange(draft.width), len(p) - 1)
+    lines = np.minimum(draft.starts[:, None] + np.arange(draft.width), len(p) - 1)  # beyond a row's draft any line does
     mass = p[lines, draft.tokens]
     passed: NDArray[np.bool_] = (mass >= threshold[lines]) & (mass > 0.0)
-    return lambda *_: passed
+    return lambda *_: passed  # q and the random numbers do not matter
 
 
 @fault(
@@ -131,9 +134,9 @@ def rejection_does_not_stop(
     """Takes as many draft tokens as passed, whether or not one before them was rejected."""
 
     def accept_count(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
-        live = np.arange(draft.width) < draft.counts[:, None]
-        passed: NDArray[np.intp] = (accept(p, q, uniforms) & live).sum(axis=1)
-        accepted: NDArray[np.bool_] = np.arange(draft.width) < passed[:, None]
+        is_drafted = np.arange(draft.width) < draft.counts[:, None]
+        passed_count: NDArray[np.intp] = (accept(p, q, uniforms) & is_drafted).sum(axis=1)
+        accepted: NDArray[np.bool_] = np.arange(draft.width) < passed_count[:, None]  # as many, from the first on
         return accepted
 
     return rules.verify(rows, p, draft, uniforms, replace(engine_rules, accept=accept_count))
@@ -164,8 +167,8 @@ def rejected_emitted(windows: VerifyWindows, draft: DraftProposal) -> VerifyWind
 def verified_one_ahead(distribution: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Holds each draft token against the target's distribution one position after its own."""
     lines = np.arange(len(distribution))
-    bonus = draft.starts + draft.counts
-    ahead: NDArray[np.float32] = distribution[np.where(np.isin(lines, bonus), lines, np.minimum(lines + 1, len(lines) - 1))]
+    bonus_lines = draft.starts + draft.counts
+    ahead: NDArray[np.float32] = distribution[np.where(np.isin(lines, bonus_lines), lines, np.minimum(lines + 1, len(lines) - 1))]
     return ahead
 
 
@@ -199,5 +202,5 @@ def rejecting_number_recovers(
     windows = rules.verify(rows, p, draft, uniforms, engine_rules)
     rejected = np.flatnonzero(windows.accepted < draft.counts)
     reused = uniforms.copy()
-    reused[rejected, -1] = uniforms[rejected, windows.accepted[rejected]]
-    return rules.verify(rows, p, draft, reused, engine_rules)
+    reused[rejected, -1] = uniforms[rejected, windows.accepted[rejected]]  # the last number draws the recovered token
+    return rules.verify(rows, p, draft, reused, engine_rules)  # accepts the same tokens

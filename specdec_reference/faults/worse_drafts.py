@@ -1,4 +1,4 @@
-"""Faults of drafts that are worse than the drafter: the tokens are right, and fewer drafts are accepted than could be."""
+"""Planted faults of drafts worse than the drafter's own, for suites to detect; each wraps the method named by its decorator."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftP
 
 
 def replace_drafts(proposal: DraftProposal, is_replaced: NDArray[np.bool_]) -> DraftProposal:
-    """Return drafts with other tokens than the draft model's in the marked rows.
+    """Return drafts with other tokens than the draft model's in marked rows.
 
-    Their q is one-hot. They are the token with id 0 in drafts without q, which are certain anyway.
+    They have mirrored ids and a one-hot q, as if certain. Drafts without q are certain anyway, and get the token with id 0.
     """
     if proposal.q is None:
         return replace(proposal, tokens=np.where(is_replaced[:, None], 0, proposal.tokens))
-    width = proposal.q.shape[2]
-    tokens = np.where(is_replaced[:, None], width - 1 - proposal.tokens, proposal.tokens)
-    certain = (tokens[..., None] == np.arange(width)).astype(np.float32)
+    vocabulary = proposal.q.shape[2]
+    tokens = np.where(is_replaced[:, None], vocabulary - 1 - proposal.tokens, proposal.tokens)
+    certain = (tokens[..., None] == np.arange(vocabulary)).astype(np.float32)
     return replace(proposal, tokens=tokens, q=np.where(is_replaced[:, None, None], certain, proposal.q))
 
 
@@ -71,7 +71,7 @@ def dead_drafts_grammar(
 ) -> VerifyWindows:
     """Takes every draft for one that breaks the grammar, and goes on token by token, where a request has one."""
     has_grammar = np.array([row.grammar is not None for row in rows])
-    undrafted_tokens = pick(p[draft.starts], uniforms[:, -1])
+    undrafted_tokens = pick(p[draft.starts], uniforms[:, -1])  # from a row's first line, before any draft token
     return VerifyWindows(accepted=np.where(has_grammar, 0, windows.accepted), last=np.where(has_grammar, undrafted_tokens, windows.last))
 
 
