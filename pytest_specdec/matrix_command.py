@@ -46,7 +46,7 @@ _ABOUT = (
     "group of cells with one baseline, unless --by or --shards says otherwise. Nothing is booted and nothing submitted. Exits with 2 if "
     "the config, an option or a stored run cannot be used."
 )
-_SECONDS = 60.0
+_SECONDS_PER_MINUTE = 60.0
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -208,9 +208,9 @@ def _footprint(config: Config) -> Footprint:
 def _read_minutes(run: Path, config: str, depth: Depth) -> dict[frozenset[str], int]:
     """Return the minutes of a stored run's complete captures, by their pairs.
 
-    The keys are the ids of a capture's pairs; the minutes are those of the capture, the part of a run that sends requests, and of judging.
-    Captures at another depth than ``depth`` are left out. ``run`` is an ordinary run, or one of a matrix, which has such a run for each
-    group. Raises RunError if it is of another config than the one named ``config``, or holds no such capture.
+    The keys are the names of a capture's pairs. The minutes are measured for the capture, which sends the requests, and estimated for
+    judging. Captures at another depth than ``depth`` are left out. ``run`` is an ordinary run, or one of a matrix, which has such a run for
+    each group. Raises RunError if it is of another config than the one named ``config``, or holds no such capture.
     """
     folders = [path.parent for path in sorted((*run.glob("plan.json"), *run.glob("groups/*/plan.json")))]
     plans = {directory: run_documents.read_plan(directory) for directory in map(RunDirectory, folders)}
@@ -224,7 +224,8 @@ def _read_minutes(run: Path, config: str, depth: Depth) -> dict[frozenset[str], 
         status = run_documents.read_status(directory)
         if plan.depth is depth and status.state is State.COMPLETE:
             pair_names = frozenset(pair.name for pair in plan.pairs)
-            minutes[pair_names] = math.ceil((status.wall_s + estimate.judging_s(len(plan.judgements))) / _SECONDS)
+            run_s = status.wall_s + estimate.judging_s(len(plan.judgements))
+            minutes[pair_names] = math.ceil(run_s / _SECONDS_PER_MINUTE)
     if not minutes:
         what, incomplete = "no complete run to take minutes from", f"{len(folders)} runs, none of them complete at depth {depth.value}"
         remedy = "name a run of this config at the same depth, or leave out --minutes-from"

@@ -222,10 +222,12 @@ def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
 def count_needed(config: Config, *, accelerators: bool) -> int:
     """Return the number of devices that the servers of ``config`` take.
 
-    It is that of the largest server; 0 if none takes a share of a device. Servers side by side share their devices by memory, and take no
-    more. A server whose model is missing, which another check reports, counts as one device.
+    ``accelerators`` is True if the machine has some, such as GPUs. Servers side by side share the same devices by memory, so that the
+    number is that of the largest server. It is 0 if no server uses a device.
     """
-    return max((footprint.devices for footprint in _footprints(config, accelerators=accelerators) if footprint.device_share), default=0)
+    footprints = _footprints(config, accelerators=accelerators)
+    # A footprint has a device_share, the fraction that it takes of a device's memory, only if the server uses devices.
+    return max((footprint.devices for footprint in footprints if footprint.device_share), default=0)
 
 
 def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:

@@ -247,14 +247,16 @@ class _Workers:
 
         Does nothing after a capture that came to its end, since no worker runs then.
         """
-        is_working = any(thread.is_alive() for thread in self._threads)  # a thread does not show which worker it runs
-        running = [worker for worker in self._workers if worker.up or is_working]
+        # A thread still at work may be booting a server, which is not up yet. It does not show whose, so that all are killed then.
+        is_any_working = any(thread.is_alive() for thread in self._threads)
+        running = [worker for worker in self._workers if worker.up or is_any_working]
         if running:
             self._reporter.end("the capture was ended")
         for worker in running:
-            worker.session.kill()
+            worker.session.kill()  # does not wait; the worker's thread notices and ends
         for thread in self._threads:
             thread.join(_END_S)
+        # Killed servers still have to be waited for, and their times recorded, unless their threads have done so.
         for worker in _workers_up(self._workers):
             worker.stop(graceful=False)
 
@@ -335,7 +337,7 @@ class _Wave:
         The machine is held alone meanwhile. An engine's error ends the work of its own boot alone. The number of times that the whole
         workload was sent (``passes``) is stored, since a later wave is sent as many.
         """
-        alternation = _alternation([(worker.session, runner) for worker, runner in runners], self._workers.passes.get(name, 0))
+        alternation = _create_alternation([(worker.session, runner) for worker, runner in runners], self._workers.passes.get(name, 0))
         with runners[0][0].session.exclusive():  # the lock is the machine's, so any session holds it for all
             self._workers.passes[name] = alternation.run()
         for (worker, runner), arm in zip(runners, alternation.arms, strict=True):
@@ -384,19 +386,20 @@ def _write_answers(worker: _Worker, *, runner: WorkloadRunner, error: EngineErro
     worker.session.write_answers(runner.result())
 
 
-def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier_passes: int) -> Alternation:
-    """Return the alternation of one timed workload between this wave's arms.
+def _create_alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier_passes: int) -> Alternation:
+    """Return an alternation, which sends one timed workload to this wave's arms in turn.
 
-    ``runners`` send it, one per arm. At smoke depth and under a deadline only the planned passes are sent, or as many as to arms of earlier
-    waves, if that is more (``earlier_passes``). Otherwise more may follow.
+    ``runners`` send it, one per arm. A pass is the whole workload sent once. ``earlier_passes`` is the number that arms of earlier waves
+    were sent, 0 without such arms; these arms get no fewer, since they are compared with those.
     """
-    session = runners[0][0]
+    session = runners[0][0]  # config, plan and deadline are the same in all of them
     return Alternation(
         arms=[
             TimedArm(runner=runner, speculative=arm_session.boot.role.speculates, old=arm_session.boot.role.is_old)
             for arm_session, runner in runners
         ],
-        boot_sd=stated_boot_sd(session.recipes.config.gates),
+        boot_sd=stated_boot_sd(session.recipes.config.gates),  # how much the config takes speed to vary from boot to boot
+        # Further passes may follow the planned ones if these vary much, but not at smoke depth or under a deadline.
         may_extend=session.recipes.plan.depth is not Depth.SMOKE and math.isinf(session.reporter.left_s),
         earlier_passes=earlier_passes,
     )

@@ -81,27 +81,26 @@ class PromptLogprobs:
         whole = self._score_prompt(request)
         if not whole.refused or len(request.token_ids) == 1:
             return whole
-        *earlier, last = request.token_ids
-        head = self._score_prompt(replace(request, token_ids=tuple(earlier)))
+        head = self._score_prompt(replace(request, token_ids=request.token_ids[:-1]))
         if not head.positions:
             return whole
-        end = self._continue_prompt(request, last)
+        end = self._continue_prompt(request)
         return replace(end, positions=head.positions + end.positions) if end.positions else end
 
-    def _continue_prompt(self, request: ScoringRequest, last: int) -> ScoredSequence:
-        """Return the distribution at the ``last`` token, after all others.
+    def _continue_prompt(self, request: ScoringRequest) -> ScoredSequence:
+        """Return the distribution at the last token of ``request``.
 
-        The others are sent as a prefix to be continued by one token. The server lists the likeliest tokens there.
+        The prompt and the tokens before it are sent as a prefix to be continued by one token. The server lists the likeliest tokens there.
         """
         dialect = self._server.recipe.dialect
-        prefix = [*request.prompt_token_ids, *request.token_ids[:-1]]
-        api_request = dialect.continuations([prefix], request.top_tokens)
+        *earlier_ids, last_id = request.token_ids
+        api_request = dialect.continuations([[*request.prompt_token_ids, *earlier_ids]], request.top_tokens)
         return _request_distribution(
             self._server,
-            _add_weights(api_request, request.weights),
+            _select_weights(api_request, request.weights),  # those that gave the answer, such as a LoRA adapter's
             self._deadline_s,
-            listed_tokens=request.top_tokens + 1,
-            read_positions=lambda reply: dialect.continued(reply, [last], request.top_tokens),
+            listed_tokens=request.top_tokens + 1,  # with the token of the continuation itself
+            read_positions=lambda reply: dialect.continued(reply, [last_id], request.top_tokens),
         )
 
     def _score_prompt(self, request: ScoringRequest) -> ScoredSequence:
@@ -111,7 +110,7 @@ class PromptLogprobs:
         sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)
         return _request_distribution(
             self._server,
-            _add_weights(api_request, request.weights),
+            _select_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=sequence_tokens * (request.top_tokens + 1),
             read_positions=lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens),
@@ -161,7 +160,7 @@ class Continuations:
         api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
         return _request_distribution(
             self._server,
-            _add_weights(api_request, request.weights),
+            _select_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=len(token_ids) * (top_tokens + 1),
             read_positions=lambda reply: dialect.continued(reply, token_ids, top_tokens),
@@ -176,7 +175,7 @@ def scorer(route: ScoringRoute, server: ArmServer, deadline_s: float, is_over: C
     return Continuations(server, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(server, deadline_s)
 
 
-def _add_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
+def _select_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
     """Return the request with the fields choosing the weights.
 
     ``weights`` are these fields, such as a LoRA adapter's name, as JSON. None stays None.

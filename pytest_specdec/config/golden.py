@@ -36,10 +36,9 @@ _SWITCHES = ("enable_thinking", "thinking", "thinking_mode")
 """Arguments of chat templates that switch reasoning."""
 _ON, _OFF = {"true", "on", "enabled"}, {"false", "off", "disabled"}
 _MTP_TOO = {"eagle", "nextn"}
-"""What SGLang also calls the layers of multi-token prediction."""
+"""Methods by whose names SGLang also means layers of multi-token prediction (mtp)."""
 _IN_JSON = re.compile(r"[^\s\"'{}\[\],]+")
 """A text of an argument that is JSON itself."""
-_DRAFTS = {DraftKind.NGRAM: "by prompt lookup", DraftKind.MODEL: "with a draft model"}
 
 
 def floors(config: Config, pairs: Sequence[Pair]) -> tuple[GoldenFloor, ...]:
@@ -235,18 +234,22 @@ def _no_floor(file: GoldenFile, pair: Pair, reason: str) -> GoldenFloor:
 def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
     """Return the reason why variant and file draft in different ways.
 
-    A golden file is for drafts by heads or layers on the target; ``file.method`` names them, or is empty. Prompt lookup always differs. A
-    draft model differs from a named method, and so do other heads in the variant's arguments. Empty if nothing differs.
+    A golden file is for drafts by heads or layers on the target; ``file.method`` names them, such as eagle3, or is empty. The result is
+    empty if nothing shows another way.
     """
     kind = pair.variant.draft.kind
-    if kind is DraftKind.NGRAM or (file.method and kind in _DRAFTS):
-        return f"it drafts {_DRAFTS[kind]}, and the file is of {file.method or 'heads or draft layers, as all of InferenceX are'}"
+    if kind is DraftKind.NGRAM:  # another way than heads or layers of any name
+        return f"it drafts by prompt lookup, and the file is of {file.method or 'heads or draft layers, as all of InferenceX are'}"
     if not file.method:
         return ""
-    methods = _argument_words(config, pair) & METHODS
+    if kind is DraftKind.MODEL:
+        return f"it drafts with a draft model, and the file is of {file.method}"
+    variant_methods = _argument_words(config, pair) & METHODS
+    if file.method in variant_methods:
+        return ""
     # EAGLE and NEXTN show no other method: SGLang calls layers of multi-token prediction so too.
-    others = sorted(methods - _MTP_TOO)
-    return f"it drafts by {others[0]}, and the file is of {file.method}" if others and file.method not in methods else ""
+    others = sorted(variant_methods - _MTP_TOO)
+    return f"it drafts by {others[0]}, and the file is of {file.method}" if others else ""
 
 
 def _uncompared_drafter(config: Config, file: GoldenFile, pair: Pair) -> Iterator[str]:

@@ -214,11 +214,12 @@ def _enum_words(error: _Error) -> _Words:
 def _family_words(error: _Error) -> _Words:
     """Return the words for a name of no known family of judgements.
 
-    The hint is drawn from this package's families only; families of other packages have dotted names.
+    The schema allows a family of this package, by an ``enum`` of names, or one of another package, by a ``pattern`` for dotted names.
     """
-    bundled, outside = error.validator_value
-    names = [*bundled["enum"], _PATTERNS[outside["pattern"]]]
-    return _Words(_describe_value(error.instance), _join_names(names, "or"), nearest(str(error.instance), bundled["enum"]))
+    bundled, outside = error.validator_value  # these two schemas, in this order
+    names = bundled["enum"]
+    dotted_name = _PATTERNS[outside["pattern"]]  # the pattern in words
+    return _Words(_describe_value(error.instance), _join_names([*names, dotted_name], "or"), nearest(str(error.instance), names))
 
 
 def _exclusive_words(error: _Error) -> _Words:

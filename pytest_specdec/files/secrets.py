@@ -54,7 +54,7 @@ _STEP = _PIECE // 2
 """Characters of a step in the search of a text: every piece holds this many that begin at a multiple of it."""
 _DISTINCT = 4
 """Least distinct characters of a piece: rulers and runs of blanks have fewer."""
-_BASE64 = 8
+_SHORTEST_IN_BASE64 = 8
 """Least characters of a value that is searched for in base64: a shorter one leaves too few of its own."""
 
 
@@ -214,13 +214,15 @@ def _spellings_pattern(values: tuple[str, ...]) -> re.Pattern[str]:
 def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
     """Return the values in every encoding, the longest first.
 
-    In this order a longer one is masked before a part of it is. All encodings but base64 are applied once and twice, as for JSON within
-    JSON.
+    In this order a longer one is masked before a part of it is. Encodings are applied up to twice, as for JSON within JSON.
     """
-    encoded_once = {text for value in values for text in _encodings(value)}
-    encoded_again = {text for spelling in encoded_once for text in _encodings(spelling)}  # and once, as _encodings yields its value too
-    base64_texts = {text for value in values for text in _base64_spellings(value) if len(value) >= _BASE64}
-    return tuple(sorted(encoded_again | base64_texts, key=len, reverse=True))
+    # _encodings yields its argument too, so that these have the values themselves, and the second set has all of the first.
+    encoded_up_to_once = {text for value in values for text in _encodings(value)}
+    encoded_up_to_twice = {text for spelling in encoded_up_to_once for text in _encodings(spelling)}
+    # The base64 digits of a shorter value are so few that ordinary text may hold them.
+    long_values = [value for value in values if len(value) >= _SHORTEST_IN_BASE64]
+    base64_texts = {text for value in long_values for text in _base64_spellings(value)}
+    return tuple(sorted(encoded_up_to_twice | base64_texts, key=len, reverse=True))
 
 
 def _encodings(value: str) -> Iterator[str]:

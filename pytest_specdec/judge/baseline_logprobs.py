@@ -126,7 +126,7 @@ def compare_with_baseline(captured: Captured) -> Verdict:
     if len(pairs) < _LEAST:
         headline = f"not enough evidence: {len(pairs)} log-probabilities could be compared with the baseline's, {_LEAST} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{_LEAST - len(pairs)} more such tokens")
-    return speculating(captured, rejecting=False) or _pass_logprobs(captured, pairs, peers)
+    return speculating(captured, needs_rejections=False) or _pass_logprobs(captured, pairs, peers)
 
 
 def check_echo(captured: Captured) -> Verdict | None:

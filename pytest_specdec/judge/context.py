@@ -79,7 +79,7 @@ def judge(captured: Captured) -> Verdict:
         or _check_scored(captured)
         or fail_context(captured, list(_wrong_tokens(captured)))
         or check_endings(captured)
-        or speculating(captured, rejecting=False)
+        or speculating(captured, needs_rejections=False)
         or _pass_context(captured)
     )
 
@@ -159,7 +159,7 @@ def _longest_sequence(captured: Captured) -> int:
 
 def _check_scored(captured: Captured) -> Verdict | None:
     """Return the verdict of :func:`unscorable`; None for a workload without scores."""
-    return unscorable(captured, rejecting=False) if captured.workload.scored else None
+    return unscorable(captured, needs_rejections=False) if captured.workload.scored else None
 
 
 def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:

@@ -146,24 +146,28 @@ def _may_be_dates(lengths: Collection[int]) -> bool:
 
 
 def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[_Replacement, ...]]:
-    """Yield the replacements that a date in a header may have made.
+    """Yield the replacements that a date in the template may have made.
 
-    ``days`` is the number of pairs of an old and a new day; each may make another edit. Two or more equal ``edits`` count if they are at
-    least 1 / (2 ``days``) of all. A single edit counts if a chat of ``unchanged``, those with the same ids in both runs, begins with the
-    same ids up to the first that differs, or if ``unchanged`` is empty. Either way the new run must write their header in no more than
-    ``days`` ways, an unchanged one included.
+    ``edits`` are those of the changed chats, and ``unchanged`` the ids of the other chats. ``days`` is the number of pairs of an old and a
+    new day, several if a run goes over midnight. A date makes one edit in all chats of one pair of days.
     """
-    groups = Counter(edits)
-    for edit, size in groups.items():
-        header = edit.header
-        # In how many ways the new run writes this header: one for each pair of days, or it is no date.
-        versions = sum(other.header == header for other in groups) + any(ids[: len(header)] == header for ids in unchanged)
-        counts_alone = len(edits) == 1 and _begins_another(header[: edit.start], unchanged)
-        is_usual = 2 * days * size >= len(edits) if size > 1 else counts_alone
-        if is_usual and versions <= days:
+    chats_by_edit = Counter(edits)
+    for edit, chats in chats_by_edit.items():
+        if chats > 1:
+            # Chats need not fall evenly on the pairs of days: half of an even share is enough.
+            even_share = len(edits) / days
+            is_of_template = chats >= even_share / 2
+        else:
+            # No other chat repeats this edit. It counts if no other chat changed at all, and if the ids before it are the template's: the
+            # unchanged chats, if there are any, begin with them.
+            is_of_template = len(edits) == 1 and _begins_another(edit.header[: edit.start], unchanged)
+        # The new run writes a header in one way for each pair of days; in more ways, it is no date.
+        stays_somewhere = any(ids[: len(edit.header)] == edit.header for ids in unchanged)
+        ways = sum(other.header == edit.header for other in chats_by_edit) + stays_somewhere
+        if is_of_template and ways <= days:
             yield edit.replacements
 
 
 def _begins_another(ids: tuple[int, ...], chats: Sequence[tuple[int, ...]]) -> bool:
-    """Return True if another chat begins with ``ids``, or if there is none."""
+    """Return True if one of ``chats`` begins with ``ids``, or if there is none."""
     return not chats or any(chat[: len(ids)] == ids for chat in chats)

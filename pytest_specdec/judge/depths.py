@@ -135,13 +135,12 @@ class _DepthPair:
 def _measure_acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]:
     """Return the acceptance of one kind of requests by depth, the shallowest first.
 
-    Of answers that copy, only the steps within the copied text count: it is the same at every depth. A step emits its accepted draft tokens
-    and one more: if the config does not state the draft tokens of a step, the longest step shows them.
+    Of answers that copy, only the steps within the copied text count: it is the same at every depth.
     """
     of_kind = [answer for answer in captured.speculative.answers if answer.ok and kind_of(answer.request_id) == kind]
-    draft_tokens = (
-        captured.pair.variant.draft.tokens or max((window for answer in of_kind for window in answer.choice.steps), default=1) - 1
-    )
+    # A step emits its accepted draft tokens and one more. If the config does not state the number drafted, the longest step shows it.
+    longest_step = max((tokens for answer in of_kind for tokens in answer.choice.steps), default=1)
+    draft_tokens = captured.pair.variant.draft.tokens or longest_step - 1
     result = []
     for depth, tokens in depth_lengths(captured).items():
         answers = [answer for answer in of_kind if limit_part(answer.request_id) == depth]
@@ -151,11 +150,16 @@ def _measure_acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]
                 prompt_tokens=tokens,
                 windows=tuple(window for answer in answers for window in _whole_steps(answer, copies=kind in _COPIES)),
                 draft_tokens=draft_tokens,
-                drafted=any(count for answer in answers for count in answer.choice.drafted or (1,)),
+                drafted=any(map(_may_have_drafts, answers)),
                 has_steps=any(answer.choice.steps for answer in answers),
             )
         )
     return result
+
+
+def _may_have_drafts(answer: Answer) -> bool:
+    """Return False if the server reports that it drafted nothing for an answer; True without a report."""
+    return any(answer.choice.drafted) if answer.choice.drafted else True
 
 
 def _whole_steps(answer: Answer, *, copies: bool) -> tuple[int, ...]:

@@ -192,7 +192,7 @@ def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
         reason = f"{captured.arm} lists no tokens with its answers"
     else:
         reason = "the baseline lists no most probable tokens with its answers"
-    return speculating(captured, rejecting=False) or say(
+    return speculating(captured, needs_rejections=False) or say(
         captured,
         Outcome.INCONCLUSIVE,
         f"{sum(equal)} of {len(equal)} answers equal the baseline's; {reason}, so no other token can be judged",
@@ -245,26 +245,30 @@ def _describe_unscored(unscored: Sequence[Answer]) -> tuple[str, ...]:
 def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in a failure, by its wrong requests.
 
-    A wrong request has a wrong token or length in its answer. A line lists them, and the name says what they have in common: SWAPPED if all
-    got the answer to an earlier image, AGAIN if all repeat an earlier request, BESIDE if none has an image, else WRONG. Name and headline
-    stay as they are if a wrong request without images was sent alone, since no image is to blame then, or if the failure is not one of
-    single tokens or lengths.
+    A wrong request has a wrong token or length in its answer. A line lists them, and the fault's name (``names``) says what they have in
+    common: SWAPPED if all got the answer to an earlier image, AGAIN if all repeat an earlier request, BESIDE if none has an image, else
+    WRONG. Name and headline are changed only if images may be to blame.
     """
     tally, images = tally_tokens(part), _list_image_requests(captured)
-    wrong = dict.fromkeys([token.scored.answer.request_id for token in tally.wrong] + [first.key[0] for first in tally.unexplained_lengths])
-    alone = {turn[0].id for turn in captured.workload.turns if len(turn) == 1}
+    with_wrong_tokens = [token.scored.answer.request_id for token in tally.wrong]
+    with_wrong_lengths = [difference.key[0] for difference in tally.unexplained_lengths]  # a key is the request's id and the pass
+    wrong = dict.fromkeys(with_wrong_tokens + with_wrong_lengths)  # an ordered set
     line = f"wrong        {', '.join(wrong)}"
     without_images = wrong.keys() - images
-    is_by_requests = is_by_wrong_tokens(verdict) or is_by_wrong_lengths(verdict)
-    if without_images & alone or not wrong or not is_by_requests:
+    # No image is to blame for a text that is wrong although nothing was in flight beside it.
+    sent_alone = {turn[0].id for turn in captured.workload.turns if len(turn) == 1}
+    is_by_requests = is_by_wrong_tokens(verdict) or is_by_wrong_lengths(verdict)  # False for a fault of the answers together
+    if without_images & sent_alone or not wrong or not is_by_requests:
         return {"short": (*verdict.short, line)}
-    name = BESIDE if without_images == wrong.keys() else WRONG
     if wrong.keys() <= _find_answers_to_others(captured, images):
         name = SWAPPED
     elif wrong.keys() <= _find_repeated_images(captured, images):
         name = AGAIN
+    else:
+        name = BESIDE if without_images == wrong.keys() else WRONG
     counted = f"{len(wrong)} of {len(captured.speculative.answers)} answers, {len(wrong.keys() & images)} of them to images"
-    return {"headline": f"{name}: {counted}; {verdict.headline}", "names": name, "short": (*verdict.short[:3], line)}
+    short = (*verdict.short[:3], line)  # a failed test's message has room for four lines
+    return {"headline": f"{name}: {counted}; {verdict.headline}", "names": name, "short": short}
 
 
 def _find_repeated_images(captured: Captured, images: Collection[str]) -> set[str]:

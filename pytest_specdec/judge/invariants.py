@@ -77,7 +77,7 @@ def judge(run: CapturedRun) -> Verdict:
         or _fail_rules(run, results)
         or _fail_counters(run)
         or check_endings(run.whole)
-        or speculating(_add_part_counters(run), rejecting=False)
+        or speculating(_add_part_counters(run), needs_rejections=False)
         or _pass_invariants(run, results)
     )
 

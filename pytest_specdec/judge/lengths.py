@@ -51,7 +51,7 @@ def judge(captured: Captured) -> Verdict:
         or refusal(captured)
         or _fail_lengths(captured, cases)
         or check_endings(_without_stop_strings(captured))
-        or speculating(captured, rejecting=False)
+        or speculating(captured, needs_rejections=False)
         or _check_enough_ends(captured, cases)
         or _pass_lengths(captured, cases)
     )

@@ -48,7 +48,7 @@ def judge(captured: Captured) -> Verdict:
         or _check_unanswered(captured)
         or _fail_answers(captured)
         or check_endings(captured)
-        or speculating(captured, rejecting=False)
+        or speculating(captured, needs_rejections=False)
         or _pass_liveness(captured)
     )
 

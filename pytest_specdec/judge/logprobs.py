@@ -111,7 +111,7 @@ def judge(captured: Captured) -> Verdict:
         return broken
     if not captured.workload.scored:
         return compare_with_baseline(captured)
-    return unscorable(captured, rejecting=False) or _compare_logprobs(captured)
+    return unscorable(captured, needs_rejections=False) or _compare_logprobs(captured)
 
 
 def _compare_logprobs(captured: Captured) -> Verdict:
@@ -136,7 +136,7 @@ def _compare_logprobs(captured: Captured) -> Verdict:
     wrong = [analysis for analysis in analyses if analysis.wrong]
     if wrong:
         return _fail_logprobs(captured, wrong[0], arm, alone=len(wrong) == 1)
-    return speculating(captured, rejecting=False) or _pass_logprobs(captured, analyses[0])
+    return speculating(captured, needs_rejections=False) or _pass_logprobs(captured, analyses[0])
 
 
 def _parts_to_compare(arm: ReportedLogprobs) -> Iterator[ReportedLogprobs]:

@@ -50,22 +50,23 @@ _ENOUGH = 20
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers after long contexts.
 
-    REFUSED if the longest sequence is unknown, or too short for parts of it to be long. Answers have to be given, refused and ended as by
-    the baseline. At temperature 0 their tokens must be its choice, as far as sequences are short enough to be scored. Draft tokens must
-    still be accepted when a prompt is sent again after longer ones and, on text that answers copy, at every depth. INCONCLUSIVE if tokens
-    cannot be scored or too few are; missing drafts are looked for last.
+    Every check returns a verdict, or None to go on; the first verdict counts. Faults come before the question if anything was drafted at
+    all, since they are faults without it too. REFUSED if the longest sequence is unknown, or too short for parts of it to be long.
     """
     return (
         _check_server(captured)
         or _check_limit(captured)
         or refusal(captured)
+        # First what shows without scores: requests refused by one arm alone, and answers of another length than max_tokens.
         or context.fail_context(captured, [*context.find_unlike_refusals(captured), *context.find_miscounts(captured)])
         or check_endings(captured)
-        or unscorable(captured, rejecting=False)
+        # Then tokens that are not the baseline's choice, by its scores. A server may pass without a rejected draft token here.
+        or unscorable(captured, needs_rejections=False)
         or _check_tokens(captured)
+        # Then drafts that are accepted no more: in a prompt sent again after longer ones, and at greater depth.
         or _check_later_drafts(captured)
         or check_drafts_by_depth(captured)
-        or speculating(captured, rejecting=False)
+        or speculating(captured, needs_rejections=False)
         or _pass_long(captured)
     )
 
@@ -159,13 +160,17 @@ def _check_tokens(captured: Captured) -> Verdict | None:
 def _group_by_depth(captured: Captured, scored: Sequence[ScoredAnswer], wrong: Sequence[ScoredAnswer]) -> list[_ScoredDepth]:
     """Return the numbers of ``scored`` answers and of ``wrong`` ones by depth.
 
-    They come in the order of the answers. A short prompt has an item of its own, by its request id.
+    They come in the order of the answers. A short prompt, which has no depth, has an item of its own: ``is_part`` is False there.
     """
-    lengths = depth_lengths(captured)
-    sizes = {limit_part(id_): count for id_, count in prompt_tokens(captured).items()}
-    answers, wrong_answers = (Counter(limit_part(answer.answer.request_id) for answer in group) for group in (scored, wrong))
+    depths = depth_lengths(captured).keys()
+    # Prompts of one depth have about equally many tokens, so that the last one's number stands for all.
+    lengths = {limit_part(request_id): tokens for request_id, tokens in prompt_tokens(captured).items()}
+    answers = Counter(limit_part(answer.answer.request_id) for answer in scored)
+    wrong_answers = Counter(limit_part(answer.answer.request_id) for answer in wrong)
     return [
-        _ScoredDepth(name=name, is_part=name in lengths, prompt_tokens=sizes.get(name, 0), answers=count, wrong_answers=wrong_answers[name])
+        _ScoredDepth(
+            name=name, is_part=name in depths, prompt_tokens=lengths.get(name, 0), answers=count, wrong_answers=wrong_answers[name]
+        )
         for name, count in answers.items()
     ]
 

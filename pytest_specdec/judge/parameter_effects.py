@@ -171,15 +171,18 @@ class ArmEffects:
         return shares
 
     def surely_broken_shares(self) -> dict[str, float]:
-        """Return lower limits at 99 % of the broken shares of unmeasured tokens.
+        """Return how large a share of unmeasured tokens surely breaks each rule.
 
-        There is one for each rule with such broken tokens.
+        A token under a rule shows whether it breaks the rule. Unmeasured is only the chance that a correct server does so there. The keys
+        are the names of the rules that such tokens break, the values lower confidence limits at 99 %.
         """
         shares = {}
-        for name in sorted({token.parameter for token in self.tokens if token.broken and token.is_unmeasured}):
-            tokens = _distinct_unmeasured(self.under(name))
+        for rule in sorted({token.parameter for token in self.tokens if token.broken and token.is_unmeasured}):
+            # A token that another answer to the same request repeats, after the same tokens, is no further trial.
+            trials = _distinct_unmeasured(token for token in self.tokens if token.parameter == rule)
+            broken = sum(token.broken for token in trials)
             # Two-sided limits at 98 % are one-sided ones at 99 %.
-            shares[name] = proportions.limits(sum(token.broken for token in tokens), len(tokens), 0.98).low
+            shares[rule] = proportions.limits(broken, len(trials), 0.98).low
         return shares
 
 

@@ -162,34 +162,35 @@ _UNKNOWN = _Lack(
 )
 
 
-def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
+def speculating(captured: Captured, *, needs_rejections: bool = True) -> Verdict | None:
     """Return a verdict unless the judged answers exercise speculation.
 
-    None if they do: draft tokens must have been both accepted and rejected, by the server's counters or, without counters, by the verify
-    windows of the answers. ``rejecting=False`` waives the rejections, for families whose finding does not need one, such as a valid
-    document or a living server. Without counters and windows, bursts of tokens in the streams of a probe are enough: they show that the
-    server drafts, though not that it did so in the judged requests. Always None for the control, which does not draft.
+    None if they do: draft tokens must have been accepted and, with ``needs_rejections``, also rejected. Families do without rejections if
+    their finding does not depend on them, such as a valid document or a living server. Always None for the control, which does not draft.
 
-    The verdict is NOT_SPECULATING, with three exceptions that are INCONCLUSIVE. Drafts are missing, or not counted, and the variant's
-    settings explain that by the load. They are missing or not counted, and prompt lookup found hardly a match in these texts. Drafts are so
-    few that all may be rejected, or accepted, by chance.
+    The verdict is NOT_SPECULATING; INCONCLUSIVE if the load, the texts or chance may explain the lack.
     """
     if captured.is_control:
         return None
+    # None if counters or verify windows show the drafts. Without both, tokens that arrive together in the streams of a probe are enough:
+    # nothing shows more.
     streams = uncounted_bursts(captured)
     if streams is not None and streams.drafting:
         return None
     counters = captured.speculative.counters
     lack = _find_lack_in_windows(captured) if counters is None else _find_lack_in_counters(counters)
-    if lack is None or (lack is _NOTHING_REJECTED and not rejecting):
+    if lack is None or (lack is _NOTHING_REJECTED and not needs_rejections):
         return None
     counts = "no counters" if counters is None else _describe_counters(counters)
     if counters is None or counters.drafts <= 0:
+        # Nothing may have been drafted: the variant's settings may say so for this load, or prompt lookup had no match in these texts.
         explained = _check_load(captured, f"{lack.what} ({counts})")
+        # _UNKNOWN means no bursts in the probe's streams either, which are of other texts.
         if explained is None and lack is not _UNKNOWN:
             explained = _check_lookup(captured, f"{lack.what} ({counts})")
         if explained is not None:
             return explained
+    # All drafts, if they are few, may be rejected or accepted by chance.
     steps = len(_windows(captured)) if counters is None else counters.drafts
     if lack.by_chance and steps < _FEW_DRAFTS:
         return _say_too_few(captured, f"{lack.what} in the judged requests ({counts}): too few to tell chance from {lack.by_chance}")
@@ -312,12 +313,12 @@ ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token cont
 """The remedy if the engine's adapter knows no option for scoring."""
 
 
-def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
+def unscorable(captured: Captured, *, needs_rejections: bool = True) -> Verdict | None:
     """Return INCONCLUSIVE if the engine cannot score tokens, else None.
 
     That is so if there are no scores, and the capability probe found no way to score tokens or the answers have no token ids. None if
     scores are missing although the engine gives them, and for an engine that was not probed. If tokens cannot be scored, a verdict of
-    :func:`speculating`, with ``rejecting``, comes first.
+    :func:`speculating`, with ``needs_rejections``, comes first.
 
     The headline counts the answers at temperature 0 that equal the baseline's. The count decides nothing: correct servers differ at
     near-ties, and equal text says nothing about a distribution.
@@ -328,7 +329,7 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
         return None
     equal = equal_answers(captured, captured.speculative)
     counted = f"{sum(equal)} of {len(equal)} answers equal the baseline's; " if equal else ""
-    return speculating(captured, rejecting=rejecting) or say(
+    return speculating(captured, needs_rejections=needs_rejections) or say(
         captured,
         Outcome.INCONCLUSIVE,
         f"{counted}no token can be scored: {reason}",

@@ -249,24 +249,26 @@ def _content(choice: Choice) -> list[str]:
 def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     """Return the fault of an answer that surely lost or repeats a part, else None.
 
-    ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
-    good. But after equally many tokens by usage, it hardly leads to the other text with some words left out, or without its end. So both
-    are compared from their first difference on: one rest must be shorter by eight characters or more, and be empty or the longer one with
-    parts left out. White space is not compared: one token of it may replace another. An empty rest is no loss if the token limit cut that
-    answer in white space: noise may lead a document into so much of it.
+    ``other`` is another answer of the same server to the same conversation at temperature 0. Numerical noise may lead two such answers to
+    different texts. But if both count equally many tokens by usage, it hardly leads to one text that is the other with parts left out. The
+    fault is that of ``answer`` by comparison: a part is lost if it is the shorter one, or comes twice if it is the longer one.
     """
     if not is_unlike(answer.choice, other.choice) or _tokens(answer) is None or _tokens(answer) != _tokens(other):
         return None
     texts = ["\n".join(_content(choice)) for choice in (answer.choice, other.choice)]
     at = first_difference(*texts)
+    # Both from there on, without white space: noise may put one token of it in another's place.
     rests = ["".join(text[at:].split()) for text in texts]
     short, long = sorted(rests, key=len)
-    if len(long) - len(short) < _SURE:
+    if len(long) - len(short) < _SURE:  # so few characters may be a coincidence
         return None
-    shorter = answer.choice if rests[0] == short else other.choice
-    is_cut_in_space = is_cut(shorter) and _ends_in_space(shorter)
-    is_lost = _has_holes(short, long) if short else not is_cut_in_space
-    return compare_answers(answer.choice, other.choice) if is_lost else None
+    if short:
+        lacks_part = _has_holes(short, long)
+    else:
+        shorter = answer.choice if rests[0] == short else other.choice
+        # An answer that noise led into white space up to its token limit has no further text, and lost none.
+        lacks_part = not (is_cut(shorter) and _ends_in_space(shorter))
+    return compare_answers(answer.choice, other.choice) if lacks_part else None
 
 
 def _has_holes(short: str, long: str) -> bool:

@@ -148,7 +148,7 @@ def _judge_responses(captured: Captured) -> Verdict:
         (_fail(captured, wrong, findings, "none of the baseline's") if wrong else None)
         or _check_counts(captured, findings, peers)
         or check_endings(captured)
-        or speculating(captured, rejecting=False)
+        or speculating(captured, needs_rejections=False)
         or _pass(captured, findings, sorted(excused), _describe_counts(captured, findings, peers))
     )
 

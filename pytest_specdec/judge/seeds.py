@@ -139,7 +139,7 @@ def _judge_draws(captured: Captured) -> Verdict:
     return (
         _check_repeats(captured, _repeats(draws), _unite_repeats(peers))
         or _check_independence(captured, draws, peers)
-        or speculating(captured, rejecting=False)
+        or speculating(captured, needs_rejections=False)
         or _pass_seeds(captured, draws, peers)
     )
 

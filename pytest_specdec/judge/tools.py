@@ -109,7 +109,7 @@ def _judge_tools(captured: Captured) -> Verdict:
         or _check_frequency(captured, findings, peer_findings)
         or _check_streams(captured, arm, peers)
         or check_endings(captured)
-        or speculating(captured, rejecting=False)
+        or speculating(captured, needs_rejections=False)
         or _check_unbound(captured, arm, peers)
         or _check_silent(captured, arm, peers)
         or _pass_tools(captured, arm, findings, peers, peer_findings)
@@ -316,11 +316,10 @@ def _is_frequent(captured: Captured, count: int, answers: int, peers: Sequence[_
 
 
 def _describe_detectable(captured: Captured, answers: int, peers: Sequence[_Findings]) -> str:
-    """Return the rate of wrong answers caught with 99 % probability, in words.
-
-    One fault is enough if no model commits it. Of those of BY_MODEL as many are needed as :func:`_is_frequent` demands: at a higher rate
-    there would have been so many, with that probability.
-    """
+    """Return the rate of wrong answers caught with 99 % probability, in words."""
+    # A FAIL takes one fault that no model commits. Of faults that a model may commit it takes more: so many that ``peers``, the baseline's
+    # boots, surely have fewer. A server at a rate above the upper limit for least - 1 faults commits that many with 99 % probability
+    # (two-sided limits at 98 % are one-sided ones at 99 %).
     least = next((count for count in range(1, answers + 1) if _is_frequent(captured, count, answers, peers)), None)
     certain = f"a rate above {proportions.ruled_out(answers):.1%} of faults that no model commits would have been caught (99%)"
     if least is None:

@@ -65,7 +65,8 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
 def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, config: Config | None) -> Comparison:
     """Return the comparison of the run in ``root`` with an earlier one.
 
-    ``judged`` is the report of the run in ``root``, ``earlier`` the path of the other, and the rest is as for :func:`compare`.
+    ``judged`` is the report of the run in ``root``, ``earlier`` the path of the other. ``config`` tolerates changes and accepts some until
+    a date; those whose date is before ``day``, usually today, have expired.
     If a file of either run cannot be read, or both are one run, only the two reports are compared, and the comparison has the reason:
     the session's own verdicts are not lost. Raises RunError if the earlier run's report itself cannot be read.
     """

@@ -163,7 +163,8 @@ def _describe_conditions(directory: RunDirectory, run: RunState) -> Iterator[str
     Variables and machine are left out if a cluster captures: the node compares them.
     """
     config, captures_here = run.config, not run.settings.cluster
-    stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
+    stored_environment = run_documents.read_environment(directory)
+    current_environment = environment.environment(config, engine_version="")  # no server runs yet; versions of engines are not compared
     machine = ("machine", stored_environment.machine, current_environment.machine)
     version = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
     changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ) if captures_here else ()

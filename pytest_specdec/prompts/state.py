@@ -69,18 +69,17 @@ _LEAVES_AFTER = 4
 
 
 def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return requests with shared beginnings, sent one by one.
+    """Return greedy requests with shared beginnings, sent one by one.
 
-    They are greedy, except for the phase ``left``: sampled streams whose client disconnects early, each right before a request of
-    ``after-left``. Prompts of ``cold`` and ``long`` share at most a few first words, and in chats the template, with an earlier one.
-    ``warm``, ``again``, ``after-long``, ``last`` and ``after-left`` repeat an earlier prompt. ``crossed`` joins a head and a tail of two
-    earlier prompts, ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` continues as an earlier answer probably did.
-    ``take`` has the number of requests sent at each depth; without it all are sent.
+    Each prompt is new, repeats an earlier one or begins like it, so that a wrong answer shows what the server kept wrongly. The last ones
+    follow sampled streams whose client disconnects early. ``take`` has the number of requests sent at each depth; without it all are sent.
     """
     contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
-    # The answer to pattern/6 is twice as long, so that it probably ends where the prompt of pattern/14 does.
+    # The prompt of pattern/6 is six words six times, which its answer probably repeats; that of pattern/14 is the same 14 times. With twice
+    # the tokens, 48 by default, the answer has these eight repeats more: pattern/14 may then reuse what the server kept of an answer.
+    token_limits = {"pattern/6": 2 * max_tokens}
     requests = (
-        *(_repeated_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in contents.items()),
+        *(_repeated_request(key, content, token_limits.get(key, max_tokens)) for key, content in contents.items()),
         *_abandoned_streams(max_tokens),
     )
     return Workload(name=name, version=3, requests=requests, concurrency=1, top_tokens=5, take=take or {})

@@ -67,11 +67,13 @@ def render_upgrade(upgrade: Upgrade) -> str:
 
 
 def _upgrade_lines(upgrade: Upgrade) -> Iterator[str]:
-    """Yield the lines of a comparison; see :func:`render_upgrade`."""
+    """Yield the Markdown lines of the comparison with an earlier run."""
     yield f"\n### Upgrade from {escape(upgrade.earlier)}\n"
     yield f"{_WORD_SIGNS[upgrade.word]} **{escape(upgrade.headline)}**\n"
-    if upgrade.corners:
-        yield from table_lines([[escape(cell) for cell in (row.arm, row.old, row.new, row.change)] for row in upgrade.corners])
+    # Baseline and variants in the old run and in the new one; the first row is the header.
+    table = [[escape(cell) for cell in (row.arm, row.old, row.new, row.change)] for row in upgrade.corners]
+    if table:
+        yield from table_lines(table)
     for section in upgrade.sections:
         lines = "\n".join(f"    {printable(line)}" for line in section.lines)
         yield f"\n<details><summary>{escape(section.title)}</summary>\n\n{lines}\n\n</details>"

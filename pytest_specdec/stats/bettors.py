@@ -88,13 +88,16 @@ def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
 
 
 def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
-    """Return the probabilities [N] of a draft slot for each token.
+    """Return the probability [N] that each token is at a draft slot.
 
-    They follow from known windows, the tokens of each verify step, or from the draft's distribution. Without either they are guessed from
-    ``beta`` [N], the probability of acceptance: every token is then at a draft slot unless it is the bonus of its step.
+    It is that of ``slot_chances`` for tokens of known windows, and for all tokens if the draft's distribution is known. Otherwise it is
+    guessed from ``beta`` [N], the probability that a draft token is accepted there.
     """
+    # The chances of acceptance are computed from the draft's distribution, and are None without it.
+    has_draft_distribution = observed.accepted_if_emitted is not None
+    # The last of k + 1 slots is the bonus. A step gets to it with probability beta^k, by k accepted draft tokens.
     guess = 1.0 - bonus_chance(beta, observed.k)
-    return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
+    return np.where(observed.slots.known | has_draft_distribution, slot_chances.draft, guess)
 
 
 PARAMS_IGNORED = "temperature, top-k and top-p ignored"

@@ -316,12 +316,14 @@ def _next_slot(state: Floats, accepted: Floats) -> Floats:
 
 
 def _next_window(state: Floats) -> Floats:
-    """Return the slot probabilities after a token without a draft.
+    """Return the slot probabilities of the token after one without a draft.
 
-    The next token begins a window, so that it is at slot 0. The window right before it rejected nothing, so that a rejection lies in an
-    earlier one. Shapes are those of :func:`_next_slot`.
+    Argument and result are [A, k+1, 3], for A answers: slots 0 to k of a window, by the last rejection of a draft token. There was none
+    (NEVER_REJECTED), or it was in the window right before (AFTER_REJECTION) or in an earlier one (REJECTED_BEFORE).
     """
     following = np.zeros_like(state)
+    # A token without a draft is a window by itself, in which nothing is rejected. So the next token begins a window, at slot 0.
     following[:, 0, NEVER_REJECTED] = state[:, :, NEVER_REJECTED].sum(axis=1)
+    # Any rejection lies before that window of one token. The slice has the last two of the three, REJECTED_BEFORE and AFTER_REJECTION.
     following[:, 0, REJECTED_BEFORE] = state[:, :, REJECTED_BEFORE:].sum(axis=(1, 2))
     return following

@@ -47,15 +47,15 @@ def reasoning_end_swallows(chunk: WriteChunk, delta: Delta, reader: ToolCallRead
 
 
 @fault(
-    after=("response.whole", "response.closing"),
+    after=("response.whole", "response.closing"),  # run on their results: the body of an answer, and a stream's last chunk
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the reasoning tokens are counted wrongly"),
     reasons=True,
     mirrors=("vllm-project/vllm#46118",),
 )
 def reasoning_miscounted(body: dict[str, Any]) -> dict[str, Any]:
     """Counts every token of a streamed answer as reasoning."""
-    usage = body["usage"]  # a stream's last chunk has it, and no choices
-    if not body["choices"] and "completion_tokens_details" in usage:
+    usage, is_last_chunk = body["usage"], not body["choices"]
+    if is_last_chunk and "completion_tokens_details" in usage:
         usage["completion_tokens_details"]["reasoning_tokens"] = usage["completion_tokens"]
     return body
 

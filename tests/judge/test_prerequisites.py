@@ -149,8 +149,8 @@ def test_the_control_is_not_asked():
 
 def test_a_finding_that_does_not_hang_on_rejections_is_not_held_up_by_their_absence():
     counters = SpecCounters(drafts=9, draft_tokens=27, accepted_tokens=27)
-    assert speculating(seen(counters), rejecting=False) is None
-    assert speculating(seen(SpecCounters(drafts=9, draft_tokens=27)), rejecting=False) is not None
+    assert speculating(seen(counters), needs_rejections=False) is None
+    assert speculating(seen(SpecCounters(drafts=9, draft_tokens=27)), needs_rejections=False) is not None
 
 
 STEPS = (1, 5, 7, 11, 12, 16, 20)

@@ -127,9 +127,9 @@ class _Watch:
         """Descriptor that shows when the server's first process ends; -1 without one."""
         self._until_s = float("inf")
         self.session, self.started = -1, -1
-        """Number and start of the server's first process; -1 before the starter sends them. Its session has the same number."""
-        self.known: dict[int, int] = {}
-        """Members of the server when its first process ended, as returned by :func:`members`; empty before."""
+        """Number and start of the server's first process; -1 before the starter sends them. The session that it leads has its number."""
+        self.members_at_end: dict[int, int] = {}
+        """The server's processes when the first of them ended: their starts, in clock ticks since boot, by number. Empty before."""
         self.log = ""
         self.secrets: list[bytes] = []
         self.is_done = False
@@ -149,7 +149,7 @@ class _Watch:
                 return
             if self._leader in ready:
                 # The starter has not collected the leader yet, so that its number still shows which session is ours.
-                self.known = members(self.session, self.started, self._marker)
+                self.members_at_end = members(self.session, self.started, self._marker)
                 poll.unregister(self._leader)
                 self._leader = -1
             if self._pipe in ready and not self._read_lines():
@@ -192,7 +192,7 @@ def _kill_server(watch: _Watch, marker: str) -> None:
     The search is repeated for a second at most, since a process may be forked meanwhile. It ends early once none is left, unless the
     starter has not sent the server's session: the server may then be starting.
     """
-    seen = watch.known  # by these the server's session is still known after its first process is gone
+    seen = watch.members_at_end  # by these the server's session is still known after its first process is gone
     for _ in range(_KILL_ATTEMPTS):
         alive = members(watch.session, watch.started, marker, seen)
         if not alive and watch.session >= 0:

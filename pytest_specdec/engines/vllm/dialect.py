@@ -127,17 +127,18 @@ class VllmDialect(PlainDialect):
         return {**request.body, "return_token_ids": True, **(with_usage(request) if stream else {})}
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
-        """Return the prompt's token ids, as the server's ``/tokenize`` gives them.
+        """Return the token ids of a request's prompt.
 
-        vLLM's own replies hold the ids; the replies of another engine, for which vLLM is the scorer, may not. A prompt of ids
-        is returned as it is. Returns an empty tuple if the route fails, and raises ValueError for a list of anything but
-        ids.
+        vLLM's own replies hold the ids; the replies of another engine, for which vLLM is the scorer, may not. A text or a chat is sent to
+        the server's ``/tokenize``. The result is empty if that fails. Raises ValueError if the reply's list has anything but ids.
         """
         prompt = request.body.get("prompt")
-        if isinstance(prompt, Sequence) and not isinstance(prompt, str):  # /tokenize takes texts only
+        if isinstance(prompt, Sequence) and not isinstance(prompt, str):
+            # Token ids already: a prompt that is a list has nothing else in it, and the test is for the type checker.
             return tuple(token for token in prompt if isinstance(token, int))
         body = {name: value for name, value in request.body.items() if name in _TOKENIZED}
-        return _read_counts((ask(ApiRequest(path="/tokenize", body=body)) or {}).get("tokens")) or ()
+        reply = ask(ApiRequest(path="/tokenize", body=body)) or {}  # None if the route fails
+        return _read_whole_numbers(reply.get("tokens")) or ()
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Return the verify steps in a reply's ``metrics.speculative_decoding``.
@@ -152,7 +153,7 @@ class VllmDialect(PlainDialect):
         step_lists = steps.get("per_step_accepted"), steps.get("per_step_drafted")
         if step_lists == (None, None) and steps.get("num_spec_steps") == 0:
             return VerifySteps(accepted=(), drafted=())
-        accepted, drafted = map(_read_counts, step_lists)
+        accepted, drafted = map(_read_whole_numbers, step_lists)
         if accepted is None or drafted is None:
             return None
         return VerifySteps(accepted=accepted, drafted=drafted)
@@ -355,7 +356,7 @@ def _rank_or_last(value: JSON) -> float:
     return float(value) if isinstance(value, (int, float)) else math.inf
 
 
-def _read_counts(value: JSON) -> tuple[int, ...] | None:
+def _read_whole_numbers(value: JSON) -> tuple[int, ...] | None:
     """Return a list of counts or token ids; None for anything but a list.
 
     Raises ValueError if the list holds anything but whole numbers from 0 on.

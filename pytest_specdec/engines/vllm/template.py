@@ -59,9 +59,8 @@ def text(kind: str, model: str | None, speculator: str | None) -> str:
     """Return a config file's YAML for ``model`` with one variant.
 
     ``kind`` is the engine's name. ``speculator`` is the name of a draft model, from which the method is guessed, or one of the methods
-    ngram, suffix and mtp, which need none; ngram if it is None. Two settings that vLLM would change in the speculating server alone are
-    stated, with the value that vLLM takes there. Raises EngineError without a model, and for another method, which needs the name of a
-    second model.
+    ngram, suffix and mtp, which need none; ngram if it is None. Raises EngineError without a model, and for another method, which needs the
+    name of a second model.
     """
     if not model:
         what, remedy = f"{kind} has no model of its own to serve", "--model Qwen/Qwen3-32B, or the path of a checkpoint"
@@ -70,11 +69,14 @@ def text(kind: str, model: str | None, speculator: str | None) -> str:
     method = _guess_method(speculator)
     tokens = _TOKENS.get(method, 3)
     drafter = "" if speculator in _ALONE else f", model: {yaml.scalar(speculator)}"
+    # With some methods vLLM switches these two off in the speculating server. The config then has them off for the baseline too.
+    is_async = not _switches_off("async-scheduling", method)
+    is_second_runner = not _switches_off("VLLM_USE_V2_MODEL_RUNNER", method)
     return _CONFIG.format(
         kind=kind,
         model=yaml.scalar(model),
-        overlap=str(_is_left_alone("async-scheduling", method)).lower(),
-        runner=int(_is_left_alone("VLLM_USE_V2_MODEL_RUNNER", method)),
+        overlap=str(is_async).lower(),
+        runner=int(is_second_runner),
         name=f"{method.removesuffix('_model')}-k{tokens}",
         setting=f"method: {method}{drafter}, num_speculative_tokens: {tokens}{_MORE.get(method, '')}",
     )
@@ -105,6 +107,6 @@ def _guess_method(speculator: str) -> str:
     return next((method for pattern, method in _METHODS if re.search(pattern, speculator, re.IGNORECASE)), "draft_model")
 
 
-def _is_left_alone(name: str, method: str) -> bool:
-    """Return True if vLLM leaves a setting unchanged under ``method``."""
-    return not any(change.name == name and method in change.methods for change in RULES.silent)
+def _switches_off(name: str, method: str) -> bool:
+    """Return True if vLLM switches a setting off by itself under ``method``."""
+    return any(change.name == name and method in change.methods for change in RULES.silent)

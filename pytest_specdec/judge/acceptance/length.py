@@ -102,10 +102,9 @@ def totals(transcript: Transcript, count: Callable[[Answer], StepSum | None] = t
 
 
 def _over_prompts(by_request: Mapping[str, StepSum], workload: Workload) -> AcceptanceLength:
-    """Return the length and its error from the sums of each request.
+    """Return the length and the error of its log, from tokens and steps by request.
 
-    The formulas are those of :func:`acceptance_length`. Requests with the same prompt are one unit, and one that the workload lacks is a
-    unit of its own. The error is None for a single prompt.
+    Requests with the same prompt are one unit, and one that the workload lacks is a unit of its own. The error is None for a single prompt.
     """
     prompts = {request.id: request.prompt_key for request in workload.requests}
     sums: dict[str, StepSum] = {}
@@ -113,11 +112,15 @@ def _over_prompts(by_request: Mapping[str, StepSum], workload: Workload) -> Acce
         prompt = prompts.get(request_id, request_id)
         sums[prompt] = sums[prompt] + of_request if prompt in sums else of_request
     tokens, steps, count = sum(unit.tokens for unit in sums.values()), sum(unit.steps for unit in sums.values()), len(sums)
-    ratio = tokens / steps
+    length = tokens / steps
     if count == 1:
-        return AcceptanceLength(tokens=ratio, standard_error=None, prompts=1)
-    squares = math.fsum((unit.tokens - ratio * unit.steps) ** 2 for unit in sums.values())
-    return AcceptanceLength(tokens=ratio, standard_error=math.sqrt(count / (count - 1) * squares) / tokens, prompts=count)
+        return AcceptanceLength(tokens=length, standard_error=None, prompts=1)
+    # The length is a ratio of sums over prompts, and this the usual error of such a ratio (Cochran, Sampling Techniques, section 6.4). It
+    # comes from each prompt's tokens beyond those that its steps let expect. Divided by all steps it would be the error of the length
+    # itself. Divided by all tokens, which are length times steps, it is relative: the error of its log.
+    squares = math.fsum((unit.tokens - length * unit.steps) ** 2 for unit in sums.values())
+    log_error = math.sqrt(count / (count - 1) * squares) / tokens
+    return AcceptanceLength(tokens=length, standard_error=log_error, prompts=count)
 
 
 def describe_length(length: AcceptanceLength | None) -> str:

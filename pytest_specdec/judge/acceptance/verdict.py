@@ -72,7 +72,7 @@ def judge_acceptance(captured: Captured) -> Verdict:
     golden, drafts = compare_with_golden(captured), rejected_drafts(captured)
     alpha = captured.alpha / max(1, _count_tests(captured, golden) + (drafts is not None))
     return (
-        speculating(captured, rejecting=False)  # drafts that are all accepted are no lack
+        speculating(captured, needs_rejections=False)  # drafts that are all accepted are no lack
         or _check_accepted(captured)
         or check_drafter_quality(captured, drafts, alpha)
         or _judge_length(captured, golden, drafts, alpha)

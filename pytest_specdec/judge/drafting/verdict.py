@@ -57,9 +57,11 @@ def judge_drafting(run: CapturedRun) -> Verdict:
 
     The control passes, since it drafts nothing. Refused requests and missing drafts have verdicts of their own.
     """
-    if run.whole.is_control:
-        return say(run.whole, Outcome.PASS, "the baseline drafts nothing")
-    return refusal(run.whole) or speculating(run.whole, rejecting=False) or _weigh_findings(run)
+    captured = run.whole  # the answers to all workloads of the run
+    if captured.is_control:
+        return say(captured, Outcome.PASS, "the baseline drafts nothing")
+    # Drafts that are all accepted are no fault here, so that no rejection is needed.
+    return refusal(captured) or speculating(captured, needs_rejections=False) or _weigh_findings(run)
 
 
 def _weigh_findings(run: CapturedRun) -> Verdict:

@@ -141,9 +141,10 @@ class ServedDraft:
         return self._draft.tokens
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
-        """Return None, since windows are inferred from the draft's distribution instead.
+        """Return None, since the tokens alone do not give the lengths of windows.
 
-        ``filter_chances`` in stats/verify_slots.py does so. Its chances are 0 or 1 wherever the draft is certain of its token.
+        A place in a window is known only as a probability: ``filter_chances`` in stats/verify_slots.py computes it from the result of
+        :meth:`view`.
         """
         return None
 

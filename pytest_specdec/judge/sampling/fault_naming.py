@@ -351,17 +351,23 @@ def _chances_of_no_draft(slot_chances: SlotChances) -> Floats:
 
 
 def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> Bettor:
-    """Return a bettor on a verify-step fault if ``first`` fails at the prefill.
+    """Return a bettor on a verify-step fault in place of ``first``, or ``first``.
 
-    The prefill emits an answer's first token without a verify step, so that a fault at verify steps spares it. ``first`` is replaced if it
-    bets on a fault of all tokens but is paid less for these tokens than for the others, beyond chance. The replacement is the best bettor
-    on a verify-step fault that does not guess at the draft. More than half of ``first``'s log wealth is enough for it: windows that follow
-    from the tokens are wrong for a server that emits what it rejected, which costs that bettor wealth.
+    ``first`` is replaced if it bets on a fault of all tokens, and surely gains less at tokens without a verify step than at the others.
+    Such is an answer's first token, which the prefill emits: a fault of verify steps spares it.
     """
-    prefilled = _chances_of_no_draft(observed.slot_chances)
-    at_steps = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
-    rivals = [bettor for bettor in at_steps if 2.0 * bettor.log_wealth > first.log_wealth]
-    if not rivals or first.fault not in PREFILL_TOO or _payoff_difference(first, observed, 1.0 - prefilled, prefilled) <= STANDARD_ERRORS:
+    if first.fault not in PREFILL_TOO:
+        return first
+    # Half of the log wealth of ``first`` is enough. Windows may be inferred from the tokens, as those of a correct server. They are wrong
+    # for a server that emits rejected tokens, so that a bettor on this fault loses wealth. Bettors that only guess the draft do not count.
+    rivals = [
+        bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed and 2.0 * bettor.log_wealth > first.log_wealth
+    ]
+    if not rivals:
+        return first
+    without_step = _chances_of_no_draft(observed.slot_chances)  # [N], 1 for the prefill's tokens
+    excess_at_steps = _payoff_difference(first, observed, 1.0 - without_step, without_step)  # in standard errors
+    if excess_at_steps <= STANDARD_ERRORS:
         return first
     return max(rivals, key=lambda bettor: bettor.log_wealth)
 

@@ -99,7 +99,7 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
     paces = [compare(baselines, speculative, whole=whole) for baselines, speculative in blocks]
-    levels = _levels(captured, compare, whole=whole or any(timings is not None and timings.whole for timings in paces))
+    levels = _measure_baseline_levels(captured, compare, whole=whole or any(timings is not None and timings.whole for timings in paces))
     timed = tuple(timings for timings in paces if timings is not None)
     if levels is None or len(timed) < len(paces):
         return None
@@ -153,17 +153,20 @@ def _baselines(captured: Captured) -> tuple[Transcript, ...]:
     return arms(captured)[: -1 - len(captured.further)]
 
 
-def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[str, float] | None:
-    """Return each baseline transcript's log speed over the first's, by arm.
+def _measure_baseline_levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[str, float] | None:
+    """Return the level of each transcript of the baseline, by arm.
 
-    ``whole`` times whole requests instead of decoding. Returns None if one of the transcripts has no usable timing.
+    The first transcript has level 0, since levels are relative to it. Speed is tokens per second: of decoding, or with ``whole`` of the
+    whole request, the time to the first token included. Returns None if one of the transcripts has no usable timing.
     """
-    levels = {captured.baseline.arm: 0.0}
+    first = captured.baseline
+    levels = {first.arm: 0.0}
     for transcript in _baselines(captured)[1:]:
-        timings = compare((captured.baseline,), transcript, whole=whole)
+        timings = compare((first,), transcript, whole=whole)
         if timings is None:
             return None
-        levels[transcript.arm] = math.fsum(timings.response.log_ratios) / len(timings.response.log_ratios)
+        log_ratios = timings.response.log_ratios  # of the transcript's speed over the first's, one per pass
+        levels[transcript.arm] = math.fsum(log_ratios) / len(log_ratios)
     return levels
 
 

@@ -104,27 +104,27 @@ class MeasuredSpeed:
 def measure_speed(captured: Captured) -> MeasuredSpeed | None:
     """Return the measured speed of a pair, with its interval.
 
-    The baseline's speed is the mean over its boots: the baseline and, if it is another boot, the control. Their difference and the earlier
-    runs in baseline files show how much speed varies between boots; if the control is judged in the variant's place, only the earlier runs
-    do. If the variant has further boots, boots are compared instead of passes, and their differences show the variation too.
-
-    One attached server may be both baseline and control. Gates then use the variation that the config states and earlier runs measured, and
-    the interval shown is over the passes alone. Returns None if no request was timed in every arm; with further boots, if one of them has
-    no usable timing.
+    The speedup is the variant's speed over the mean of the baseline's boots. Its interval covers the variation from pass to pass and the
+    spread from boot to boot. Returns None if no request was timed in every arm; with further boots, if one of them has no usable timing.
     """
-    if captured.further:
+    if captured.further:  # boots are compared then instead of passes
         return _measure_blocks(captured)
-    control = _other_boot(captured)
-    measured_paces = paces(captured.baseline_boots, captured.speculative)
-    if measured_paces is None:
+    timings = paces(captured.baseline_boots, captured.speculative)
+    if timings is None:
         return None
-    control_log_ratio = None if control is None else _control_log_ratio(captured.baseline, control, whole=measured_paces.whole)
-    spread = _spread(captured, *([] if control_log_ratio is None else [control_log_ratio]))
-    estimate = _estimate(measured_paces.response, spread, baseline_boots=1 if control is None else 2)
+    # None without a second boot, or if the control is judged itself, in the variant's place.
+    control = _other_boot(captured)
+    # Both are timed as the variant is: by whole requests if decoding could not be timed.
+    control_log_ratio = None if control is None else _control_log_ratio(captured.baseline, control, whole=timings.whole)
+    # The spread between boots, by this run's two boots of the baseline and by the earlier runs in baseline files.
+    spread = _spread(captured) if control_log_ratio is None else _spread(captured, control_log_ratio)
+    estimate = _estimate(timings.response, spread, baseline_boots=1 if control is None else 2)
+    # If one attached server is baseline and control, an interval over the passes alone is shown: this run does not show the spread.
+    estimate_over_passes = within_one_boot(timings.response.log_ratios) if estimate and captured.within_one_boot else None
     return MeasuredSpeed(
-        paces=measured_paces,
+        paces=timings,
         estimate=estimate,
-        one_boot=within_one_boot(measured_paces.response.log_ratios) if estimate and captured.within_one_boot else None,
+        one_boot=estimate_over_passes,
         spread=spread,
         earlier=_count_earlier_runs(captured),
         control=control_log_ratio,

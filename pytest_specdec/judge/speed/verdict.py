@@ -83,7 +83,7 @@ def _judge_times(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, _NOTHING)
     if captured.is_control:
         return _judge_control(captured, measured)
-    idle = speculating(captured, rejecting=False)  # None for a variant that drafts
+    idle = speculating(captured, needs_rejections=False)  # None for a variant that drafts
     return _add_categories(captured, _judge_gates(captured, measured)) if idle is None else _add_speed(captured, measured, idle)
 
 
@@ -99,7 +99,7 @@ def _judge_load(captured: Captured) -> Verdict:
     level = loads.gated
     if captured.is_control:
         return _judge_control(level.part, level.speed)
-    idle = speculating(captured, rejecting=False)  # None for a variant that drafts
+    idle = speculating(captured, needs_rejections=False)  # None for a variant that drafts
     if idle is not None:
         return _add_speed(level.part, level.speed, idle)
     verdict = _judge_gates(level.part, level.speed)
@@ -180,7 +180,7 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
         return _say_speed(captured, measured, Outcome.PASS, f"{opening}; reported, without a gate")
     missed = [ruled for ruled in rulings if ruled.ruling is GateRuling.MISSED]
     if missed:
-        cause = _cause(captured, measured, missed[0])
+        cause = _find_cause(captured, measured, missed[0])
         suffix = f": {cause.cause}" if cause else ""
         return _say_speed(captured, measured, Outcome.FAIL, f"{opening}{suffix}; gate missed: {missed[0].threshold}", rulings, cause=cause)
     if rulings and all(ruled.ruling is GateRuling.PROVEN for ruled in rulings):
@@ -190,17 +190,20 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
 
 
-def _cause(captured: Captured, measured: MeasuredSpeed, missed: RuledGate) -> Suspect | None:
+def _find_cause(captured: Captured, measured: MeasuredSpeed, missed: RuledGate) -> Suspect | None:
     """Return the likely cause of a missed gate.
 
-    A missed gate on acceptance always names the drafter. Else the speedup is compared with ``missed.least``, the value that the gate is
-    missed below: the speed expected by a baseline file's earlier runs, which is above its floor, or the threshold. Returns None if nothing
-    shows the tokens per step.
+    It is always the drafter for a gate on the accepted length. For a gate on the speedup it is the drafter, the cost of a verify step, or
+    the client. Returns None if nothing shows the tokens per step, which this takes.
     """
     if missed.gate.figure == ACCEPTANCE_LENGTH:
         return Suspect(cause=SlowCause.DRAFTER, why=describe_length(measured.length))
     cost = step_cost(captured, measured)
-    return None if cost is None else suspect(captured, cost, missed.least)
+    if cost is None:
+        return None
+    # By the earlier runs of a baseline file; for a gate without such runs, its threshold.
+    expected_speedup = missed.least
+    return suspect(captured, cost, expected_speedup)
 
 
 def _describe_crowding(captured: Captured, opening: str) -> tuple[str, ...]:

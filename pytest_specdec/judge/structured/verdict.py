@@ -154,8 +154,8 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
         _fail_documents(captured, judged, others, wanted)
         or _check_endless(captured, judged, others)
         or _check_choices(captured, choices)
-        or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
-        or speculating(captured, rejecting=False)
+        or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, needs_rejections=False))
+        or speculating(captured, needs_rejections=False)
         or _check_enforced(captured, judged, others, wanted)
         or _pass_documents(captured, judged, others, choices, wanted)
     )
@@ -415,16 +415,16 @@ def _describe_cut_in_reasoning(judged: ArmDocuments) -> str:
 
 def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
     """Return a line on the tokens compared with the baseline's; empty without any."""
-    prefix = choices.shared
-    if not prefix.tokens:
+    documents, allowed = choices.shared, choices.allowed  # compared up to the first token that differs; the tolerance for noise there
+    if not documents.tokens:
         return ()
-    ties = sum(abs(divergence.gap) <= choices.allowed.gap for divergence in prefix.divergences)
-    differing = f"{ties} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
-    beyond = len(prefix.divergences) - ties
-    differing += f"; {beyond} beyond it, {choices.allowed.peer_excess}" if beyond else ""
-    unscored = f"; {prefix.unscored} differ at a token without scores" if prefix.unscored else ""
-    doubtful = "" if choices.allowed.trustworthy else "; too noisy to judge them"
-    return (f"at temperature 0, {prefix.tokens:,} tokens compared with the baseline's documents: {differing}{unscored}{doubtful}",)
+    ties = sum(abs(divergence.gap) <= allowed.gap for divergence in documents.divergences)
+    differing = f"{ties} documents differ at a near-tie within {allowed.gap:.3g} nats ({allowed.reason})"
+    beyond = len(documents.divergences) - ties
+    differing += f"; {beyond} beyond it, {allowed.peer_excess}" if beyond else ""  # adds "3 of 900 of the baseline's", tokens beyond it
+    unscored = f"; {documents.unscored} differ at a token without scores" if documents.unscored else ""
+    doubtful = "" if allowed.trustworthy else "; too noisy to judge them"
+    return (f"at temperature 0, {documents.tokens:,} tokens compared with the baseline's documents: {differing}{unscored}{doubtful}",)
 
 
 def _describe_detectable_rate(choices: GreedyChoices) -> str:
