@@ -41,17 +41,17 @@ class StepCount:
 def count_steps(captured: Captured, answers: Sequence[Answer]) -> StepCount:
     """Return the verify steps of ``answers``, with those that accepted a draft token.
 
-    A window of more than one token shows an accepted draft token. If the windows of an answer are unknown, its steps are counted by the
-    counters that the server reported with it, if there are any. Prompt lookup (NGRAM) need not draft at every step, so that only its
-    steps with a known draft count.
+    A window of more than one token shows an accepted draft token. An answer without known windows may have counters of its own, reported
+    with it, which count its steps. No answer has both, so that none is counted twice.
     """
     window_sizes: list[int] = []
     for answer in answers:
         choice = answer.choice
         if captured.pair.variant.draft.kind is DraftKind.NGRAM:
-            # ``drafted`` also has the last step, which ``steps`` leaves out since a limit may have cut it: zip drops it here too.
-            sizes_and_drafts = zip(choice.steps, choice.drafted or (), strict=False)
-            window_sizes += [size for size, draft_tokens in sizes_and_drafts if draft_tokens]
+            # Prompt lookup need not draft at every step: only steps with a reported draft count. ``drafted`` has an entry more than
+            # ``steps``, for the last step, which ``steps`` leaves out since a limit may have cut it.
+            draft_lengths = (choice.drafted or ())[: len(choice.steps)]
+            window_sizes += [size for size, draft_tokens in zip(choice.steps, draft_lengths, strict=False) if draft_tokens]
         else:
             window_sizes += choice.steps
     answer_counters = [answer.counters for answer in answers if answer.counters is not None]

@@ -173,27 +173,27 @@ def _name_by_circumstances(captured: Captured, verdict: Verdict) -> Mapping[str,
 def _name_fault(wrong: Collection[Circumstances], scored: Collection[Circumstances]) -> str:
     """Return the fault's name by circumstances; empty if none fits.
 
-    ``wrong`` are the circumstances of wrong answers, ``scored`` those of all scored ones, once each. Crossed is a prompt that was asked
-    under other weights too, and mixed a request beside others under other weights. CACHE if all wrong ones are crossed, though some
-    adapter requests are not. Else WRONG if all are of adapter requests, WRONG_MIXED if all of these are mixed. LEAK, of an adapter's
-    weights, if some are of requests without an adapter and all are mixed.
+    ``wrong`` are the circumstances of wrong answers, ``scored`` those of all scored ones, once each. A crossed request is one whose prompt
+    was asked under other weights too. A mixed one runs beside requests under other weights.
     """
     if not wrong:
         return ""
-    has_uncrossed = any(kind.adapter and not kind.is_crossed for kind in scored)
-    if has_uncrossed and all(kind.is_crossed for kind in wrong):
+    # Only a crossed request can meet the cache of other weights. An uncrossed adapter request, if right, shows that adapters work.
+    has_uncrossed_adapter = any(kind.adapter and not kind.is_crossed for kind in scored)
+    if all(kind.is_crossed for kind in wrong) and has_uncrossed_adapter:
         return CACHE
     are_all_mixed = all(kind.is_mixed for kind in wrong)
     if all(kind.adapter for kind in wrong):
         return WRONG_MIXED if are_all_mixed else WRONG
+    # Some wrong answers are without an adapter. If each ran beside other weights, these have reached it.
     return LEAK if are_all_mixed else ""
 
 
 def _check_acceptance(captured: Captured) -> Verdict | None:
     """Return FAIL if next to no draft is accepted with an adapter.
 
-    With an adapter, at most a hundredth of the verify steps accept a draft token, a smaller share than without by Fisher's exact test at
-    ``captured.alpha``: a drafter that lacks the adapter has more accepted. None otherwise, and for the control, which does not draft.
+    That is one verify step in a hundred at most, and surely less than without an adapter. None otherwise, and for the control, which does
+    not draft.
     """
     if captured.is_control:
         return None
@@ -201,8 +201,12 @@ def _check_acceptance(captured: Captured) -> Verdict | None:
     answers = [answer for answer in captured.speculative.answers if answer.ok]
     without = count_steps(captured, [answer for answer in answers if not adapters[answer.request_id]])
     adapted = count_steps(captured, [answer for answer in answers if adapters[answer.request_id]])
+    # A drafter need not have the adapter. It still has drafts accepted wherever the adapter leaves the model's best token as it was.
+    if adapted.share > _NEVER:
+        return None
+    # Few steps may accept nothing by chance, and a poor drafter nothing anywhere: steps without an adapter are the measure.
     p_value = proportions.greater_than_other(without.accepting, without.steps, adapted.accepting, adapted.steps)
-    if adapted.share > _NEVER or p_value > captured.alpha:
+    if p_value > captured.alpha:
         return None
     lines = [
         f"{name or 'no adapter'}: {count_steps(captured, [a for a in answers if adapters[a.request_id] == name])}"

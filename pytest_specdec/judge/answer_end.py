@@ -146,8 +146,9 @@ class StopCounts:
     def differ(self) -> bool:
         """True if the arm's stops are too many, or too few, for near-ties.
 
-        Hypothesis: a correct server stops by itself as often as the baseline, also where ids hide the ends. It is tested in both directions
-        by Fisher's exact test, at a level of 1e-7 each: noise moves the ends of different prompts independently.
+        At a near-tie, two tokens of nearly the same probability, noise may choose the other one and so move an answer's end, independently
+        for different prompts. A correct server still stops by itself as often as the baseline. That is tested in both directions by
+        Fisher's exact test, at a level of 1e-7 each.
         """
         n, stops, baseline_stops = self.prompts, self.stops, self.baseline_stops
         more, fewer = ((stops, n, baseline_stops, n), (baseline_stops, n, stops, n))
@@ -157,17 +158,18 @@ class StopCounts:
     def least_difference(self) -> int | None:
         """The least difference in stops to count as too large.
 
-        So many more stops, or so many fewer, would count as different (:attr:`differ`). None if no difference would, as with fewer than 13
-        prompts.
+        So many more stops, or so many fewer, would count as different (:attr:`differ`). A report says by it how fine the test is. None if
+        not even the largest difference would, as with few prompts.
         """
-        # The larger the difference the smaller its p-value, so that False comes before True: the first True is searched by bisection.
-        further = bisect_left(range(self.prompts), x=True, key=self._tells_apart)
-        return further if self._tells_apart(further) else None
+        # The larger the difference the smaller its p-value, so that False comes before True: the first True is searched by bisection. If
+        # no smaller difference counts, the bisection ends at that of all prompts, which has not been tried yet.
+        difference = bisect_left(range(self.prompts), x=True, key=self._would_show)
+        return difference if self._would_show(difference) else None
 
-    def _tells_apart(self, further: int) -> bool:
-        """Return True if ``further`` more stops, or fewer, than the baseline's are too many or too few.
+    def _would_show(self, difference: int) -> bool:
+        """Return True if the test would notice so many stops more, or fewer, than the baseline's.
 
-        No more than all prompts can stop, and no fewer than none.
+        One of the two is enough, since there may be no room for the other: at most all prompts can stop, and no fewer than none.
         """
-        more, fewer = min(self.prompts, self.baseline_stops + further), max(0, self.baseline_stops - further)
+        more, fewer = min(self.prompts, self.baseline_stops + difference), max(0, self.baseline_stops - difference)
         return replace(self, stops=more).differ or replace(self, stops=fewer).differ

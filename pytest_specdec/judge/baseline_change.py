@@ -123,16 +123,14 @@ class BaselineChange:
 def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     """Return the comparison of the baselines of two stored runs.
 
-    CHANGED if prompts have other token ids; if the distributions' shift exceeds the noise of both runs, over all prompts or after more
-    prompts than by chance; if the new run is much noisier than the old one; if sampled tokens show another distribution or other defaults;
-    if more answers at temperature 0 differ beyond noise, or end elsewhere, than between each baseline and its control, its second boot; or
-    if the new baseline and its control differ more often than the old ones. Otherwise UNKNOWN if a run did not measure its noise, too
-    little was compared, an answer is missing, or a difference is unlikely to be chance, and else SAME. ``why`` has such a reason for
-    CHANGED too: other changes may be left unknown beside the ones that show.
+    CHANGED if at least one kind of change is proven (:func:`_find_kinds`). Otherwise UNKNOWN if there is a reason against calling the
+    baselines the same (:func:`_find_unknown`): a run did not measure its noise, too little was compared, an answer is missing, or a
+    difference is no proof and hardly chance. Else SAME.
     """
     comparison = BaselineComparison(old, new)
     change = _measure_change(comparison)
     kinds = tuple(dict.fromkeys(_find_kinds(comparison, change)))
+    # The reason is stated for CHANGED too: other changes may be left unknown beside the proven ones.
     why = _find_unknown(comparison, change, kinds)
     relation = BaselineRelation.CHANGED if kinds else BaselineRelation.UNKNOWN if why else BaselineRelation.SAME
     return replace(change, relation=relation, why=why, kinds=kinds)
@@ -141,16 +139,17 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
 def _measure_change(comparison: BaselineComparison) -> BaselineChange:
     """Return the comparison's figures, with the relation still undecided.
 
-    The relation is SAME here; :func:`compare` replaces it if the figures show a change, or too little to tell. Prompts with a few other
-    token ids count as dated: the chat template may write the day into a prompt. No difference counts as beyond noise, and no kind as
-    possible, if a run did not measure its noise.
+    The relation is SAME here; :func:`compare` replaces it if the figures show a change, or too little to tell.
     """
-    old, new, answers = comparison.old, comparison.new, comparison.answers
+    old, answers = comparison.old, comparison.answers
     # A run over midnight has two days: each pair of an old and a new one may have changed a prompt in its own way.
-    day_pairs = max(1, len(old.days) * len(new.days))
+    day_pairs = max(1, len(old.days) * len(comparison.new.days))
     changed_prompts = dated_prompts.classify(comparison.shared, old.chats, days=day_pairs, is_one_day=comparison.is_of_one_day)
     first_differences = [find_difference(before, after.choice) for before, after in answers]
     differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
+    # Without a measured noise no gap can be called wider than it explains, and no draws can be called others.
+    beyond = sum(difference.gap > comparison.tie for difference in differences) if comparison.noise else 0
+    possible_kinds = tuple(_draw_kinds(comparison)) if comparison.noise and comparison.is_broad else ()
     return BaselineChange(
         relation=BaselineRelation.SAME,
         shift=comparison.shift,
@@ -163,7 +162,7 @@ def _measure_change(comparison: BaselineComparison) -> BaselineChange:
         answers=len(answers),
         alike=sum(are_alike(before.choice, after.choice) for before, after in answers),
         differences=tuple(differences),
-        beyond=sum(difference.gap > comparison.tie for difference in differences) if comparison.noise else 0,
+        beyond=beyond,
         other_ends=tuple(
             before.request_id
             for before, after in answers
@@ -172,14 +171,14 @@ def _measure_change(comparison: BaselineComparison) -> BaselineChange:
         lost=tuple(before.request_id for asks, before in old.greedy.items() if before.choice.token_ids and _is_lost(comparison, asks)),
         old=comparison.old_tokens,
         new=comparison.new_tokens,
-        possible_kinds=tuple(_draw_kinds(comparison)) if comparison.noise and comparison.is_broad else (),
+        possible_kinds=possible_kinds,
     )
 
 
 def _is_lost(comparison: BaselineComparison, asks: str) -> bool:
     """Return True if the new run sent a request and has no answer to compare.
 
-    ``asks`` is the request as text, the key of its answer at temperature 0 (``greedy``). False if the new run did not send the request.
+    ``asks``, its route and fields as text, is the key of its answer at temperature 0 (``greedy``). False if the new run did not send it.
     """
     after = comparison.new.greedy.get(asks)
     if after is None:
@@ -195,15 +194,21 @@ def _find_kinds(comparison: BaselineComparison, change: BaselineChange) -> Itera
     measured their noise. Differences count if their p-value, against those that each run shows by itself, is :data:`ALPHA` at most.
     """
     if change.other_prompts:
-        # A chat template makes the prompts of chats alone; a tokenizer changes others too.
-        yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= comparison.old.chats else ChangeKind.TOKENIZER
+        # If only prompts of chats changed, the chat template did it. A tokenizer changes other prompts too.
+        is_in_chats_alone = set(change.other_prompts) <= comparison.old.chats
+        yield ChangeKind.CHAT_TEMPLATE if is_in_chats_alone else ChangeKind.TOKENIZER
     if comparison.noise:
+        # A shift that another boot of the same build may have is no proof of a change.
         yield from _shift_kinds(comparison, comparison.noise.with_boots)
+        new_noise = comparison.noise.new
         # Even the lower limit of the new noise is over twice the upper limit of the old one.
-        if comparison.noise.new.low > NOISIER * max(comparison.noise.old_up_to, RESOLUTION):
-            yield ChangeKind.NUMERICS if comparison.noise.new.nats <= INVALID_ABOVE else ChangeKind.NOISE
-        # Beside a broad shift of the distributions the kinds of draws are only possible ones, since they may follow from it.
-        yield from () if comparison.is_broad else _draw_kinds(comparison)
+        if new_noise.low > NOISIER * max(comparison.noise.old_up_to, RESOLUTION):
+            # Kernels and precision explain noise up to INVALID_ABOVE, more is the build's own fault.
+            yield ChangeKind.NUMERICS if new_noise.nats <= INVALID_ABOVE else ChangeKind.NOISE
+        # A shift over all prompts larger than one of numerics (is_broad) moves sampled tokens too: their kinds are then only possible ones.
+        if not comparison.is_broad:
+            yield from _draw_kinds(comparison)
+        # Of new answers, those with another token that noise does not explain; of old ones, those with such a token by the new scores.
         wrong = change.old.wrong_answers if change.old else 0
         if comparison.p_of_beyond(change.beyond) <= ALPHA or comparison.p_of_wrong(wrong) <= ALPHA:
             yield ChangeKind.ANSWERS
@@ -217,8 +222,9 @@ def _shift_kinds(comparison: BaselineComparison, allowed: AllowedShift) -> Itera
     """Yield the kind of the distributions' change, one at most.
 
     ``allowed`` is a shift that noise explains. If even the lower limit of the shift over all prompts exceeds it, the kind follows from the
-    size: NUMERICS, WEIGHTS or MODEL. Else single prompts count: SOME_PROMPTS if more of them exceed it than by chance by most of their
-    positions, SOME_POSITIONS if by their largest differences alone (``largest``).
+    size: NUMERICS, WEIGHTS or MODEL. Else prompts whose own shift exceeds it count, if they are more than noise explains. A prompt's shift
+    has two estimates, by the median of its positions and by their upper tenth: SOME_PROMPTS if both exceed it, SOME_POSITIONS if only the
+    larger one does (``largest``).
     """
     shift = comparison.shift
     if shift is not None and shift.low > allowed.nats:
@@ -237,17 +243,17 @@ def _draw_kinds(comparison: BaselineComparison) -> Iterator[ChangeKind]:
     distributions these kinds may only follow from it.
     """
     old, new = comparison.old_tokens, comparison.new_tokens
-    if old and old.has_other_defaults:
+    if old and old.has_other_defaults:  # by answers of both runs, so that ``new`` needs no such test
         yield ChangeKind.DEFAULTS
     if (old and old.draws_otherwise) or (new and new.draws_otherwise):
         yield ChangeKind.DRAWS
 
 
 def _find_unknown(comparison: BaselineComparison, change: BaselineChange, kinds: Collection[ChangeKind]) -> str:
-    """Return a reason against calling the rest the same, or nothing.
+    """Return the first reason to doubt that nothing else has changed; empty without any.
 
-    It is the first of several. The rest is what ``kinds``, the changes that show, do not explain: all if there are none. An unknown noise
-    comes first; then prompts, missing answers, distributions, answers that show too little, and differences that are hardly chance.
+    ``kinds`` are the changes that are proven; a difference that they explain is no doubt. An unknown noise comes first; then prompts,
+    missing answers, distributions, answers that show too little, and differences that are hardly chance.
     """
     noise = comparison.noise
     if noise is None:
@@ -265,13 +271,13 @@ def _find_unknown(comparison: BaselineComparison, change: BaselineChange, kinds:
 def _doubt_prompts(comparison: BaselineComparison, change: BaselineChange) -> Iterator[str]:
     """Yield doubts about prompts with a few other token ids.
 
-    The chat template may write the day into a prompt, which is no change. Nothing is yielded without such prompts, or if others have many
-    other ids: these are a kind of change already.
+    The chat template may write the day into a prompt, which is no change. Nothing is yielded without such prompts. Nor is anything if
+    prompts have many other ids, for which a change of the chat template or the tokenizer is reported.
     """
     if change.other_prompts or not change.dated_prompts:
         return
     what = f"{change.dated_prompts} prompts differ in a few token ids"
-    # Otherwise old answers at temperature 0, which the new run scored after the old ids, have compared these prompts all the same.
+    # After other ids nothing can be compared, unless the new run scored old answers: it scored them after the old ids.
     if change.old is None or not change.old.likeliest:
         yield f"{what}, as where the chat template writes the date"
     if change.undated_prompts:
@@ -293,23 +299,24 @@ def _doubt_missing(comparison: BaselineComparison, change: BaselineChange) -> It
 def _doubt_distributions(comparison: BaselineComparison, noise: BaselineNoise) -> Iterator[str]:
     """Yield reasons to suspect shifted distributions all the same.
 
-    ``noise.measured`` is the shift that each run's own draws explain, and ``noise.with_boots`` adds what another boot may. A shift between
-    the two is a doubt, and so is one whose upper limit is over twice what noise explains. Nothing is yielded for a shift beyond both, a
-    kind of change already.
+    ``noise.measured`` is the shift that the draws of both runs explain, and ``noise.with_boots`` adds what another boot may.
     """
     if any(_shift_kinds(comparison, noise.with_boots)):
-        return
+        return  # a proven shift, and so a kind of change
+    # A shift beyond the measured noise alone may be one between boots.
     if any(_shift_kinds(comparison, noise.measured)):
         yield _describe_boots(comparison)
     shift = comparison.shift
-    if shift is not None and shift.high > 2.0 * comparison.noise_nats:
+    # A shift within the noise may be larger in truth, where its upper limit is far above what noise explains.
+    if shift is not None and shift.high > 2.0 * noise.measured.nats:
         yield f"too few prompts to tell a shift of {shift.high:.2g} nats per logit from noise"
 
 
 def _describe_boots(comparison: BaselineComparison) -> str:
     """Return a clause on runs with one baseline boot, with a remedy.
 
-    At least one of the two runs must have one boot: only there may noise between boots add to the noise that was measured.
+    A boot may add something to each logit that stays as long as it runs. One boot, which answers and scores, does not show it: all of the
+    shift between two runs may be of that kind. Callers ensure that at least one of the runs has one boot.
     """
     one_boot = [name for name, record in (("old", comparison.old), ("new", comparison.new)) if record.boots == 1]
     runs = f"the {one_boot[0]} run" if len(one_boot) == 1 else "each run"
@@ -321,14 +328,13 @@ def _describe_boots(comparison: BaselineComparison) -> str:
 def _doubt_answers(comparison: BaselineComparison, change: BaselineChange) -> Iterator[str]:
     """Yield reasons to call answers at temperature 0 too few.
 
-    There are too few of them, or so many differ between each run's baseline and its control that no number of changed answers would be
-    significant.
+    They are compared in two ways, and enough in one of them will do: old answers with new ones, and old answers with the new run's scores.
     """
-    likeliest = change.old.likeliest if change.old else 0  # old answers at temperature 0 that the new run scored
-    if max(change.answers, likeliest) < LEAST_ANSWERS:
-        yield f"too few answers at temperature 0 are in both runs: {max(change.answers, likeliest)}"
-    # If not even all of them differing would be significant, no smaller number can be.
-    if comparison.p_of_beyond(change.answers) > ALPHA and comparison.p_of_wrong(likeliest) > ALPHA:
+    both_answered, old_scored = change.answers, change.old.likeliest if change.old else 0
+    if max(both_answered, old_scored) < LEAST_ANSWERS:
+        yield f"too few answers at temperature 0 are in both runs: {max(both_answered, old_scored)}"
+    # If all of them were changed, and neither number would be significant, no smaller one can be.
+    if comparison.p_of_beyond(both_answered) > ALPHA and comparison.p_of_wrong(old_scored) > ALPHA:
         yield "the controls' answers are missing, or differ beyond noise too often for any other answers to show"
 
 
@@ -345,18 +351,20 @@ class _Difference:
 def _doubt_chance(
     comparison: BaselineComparison, change: BaselineChange, kinds: Collection[ChangeKind], noise: BaselineNoise
 ) -> Iterator[str]:
-    """Yield a sentence per unexplained difference, no proof yet hardly chance.
+    """Yield a sentence on each unexplained difference too large for chance.
 
-    Its p-value is :data:`DOUBTFUL` at most. A difference is explained by a change in ``kinds``, or by a shift over all prompts. Prompts
-    that differ by far have no p-value: they count if there are more than among the runs' own draws, unless ``kinds`` explain them.
+    Its p-value is :data:`DOUBTFUL` at most, but may be too large to prove a change. Differences that ``kinds``, the proven changes, or a
+    shift over all prompts explain are left out.
     """
     allowed = noise.measured
     unscored = sum(differs_unscored(before, after.choice) for before, after in comparison.answers)
     prompts = comparison.count_beyond(allowed.nats).prompts
+    # A broad shift, larger than one of numerics, changes answers too.
     are_answers_explained = comparison.is_broad or ChangeKind.ANSWERS in kinds
     are_ends_explained = comparison.is_broad or ChangeKind.ENDS in kinds
-    are_far_explained = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
-    are_prompts_explained = are_far_explained or comparison.is_apart
+    # A shift over all prompts, if it is sure, explains prompts beyond noise, but not prompts far beyond the shift itself.
+    is_shift_of_some = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
+    are_prompts_explained = is_shift_of_some or comparison.is_apart
     differences = (
         _Difference(
             what=f"answers at temperature 0 differ by more than noise: {change.beyond}",
@@ -386,7 +394,7 @@ def _doubt_chance(
     )
     doubts = [difference.what for difference in differences if not difference.is_explained and difference.p_value <= DOUBTFUL]
     far = _count_far_prompts(comparison, allowed)
-    if far and not are_far_explained:
+    if far and not is_shift_of_some:
         doubts.append(f"prompts with other distributions, by far more than noise explains: {far}")
     yield from (f"{doubt}, which is no proof and hardly chance" for doubt in doubts)
 
@@ -394,9 +402,11 @@ def _doubt_chance(
 def _count_far_prompts(comparison: BaselineComparison, allowed: AllowedShift) -> int:
     """Return the number of prompts that differ by far between the runs.
 
-    Far is beyond :data:`FAR` times the shift that noise explains (``allowed``) or, if larger, that a sure shift over all prompts explains
-    at its upper limit. 0 if no more prompts lie so far than answers do among the runs' own draws, which show noise alone.
+    ``allowed`` is the shift that noise explains, with the draws that show this noise. 0 unless the prompts are more than the draws' answers
+    that lie as far from their scores, by noise alone.
     """
+    # A shift over all prompts that is surely beyond noise explains as much as its upper limit.
     explained = max(allowed.nats, comparison.shift.high) if comparison.shift and comparison.is_apart else allowed.nats
-    far = comparison.count_beyond(FAR * explained).prompts
-    return far if far > allowed.count_beyond(FAR * explained).prompts else 0
+    far_prompts = comparison.count_beyond(FAR * explained).prompts
+    far_by_noise = allowed.count_beyond(FAR * explained).prompts
+    return far_prompts if far_prompts > far_by_noise else 0

@@ -80,19 +80,20 @@ class BaselineComparison:
         self.answers = [(before, after) for before, after in answers if before.prompt in unchanged]
         self.noise = baseline_noise.measure(old, new)
         self.noise_nats, self.boots_nats = (self.noise.measured.nats, self.noise.with_boots.nats) if self.noise else (0.0, 0.0)
+        self.is_exact = self.noise is not None and self.noise.is_exact
         self._by_prompt = _shared_positions(old, new)
         self.shift = logit_shift.measure(self._by_prompt.values())
-        # A larger shift than one of numerics is a change itself, and must not excuse other tokens too.
-        # Without a measured shift, what boots may add counts in its place.
-        self.tie = near_tie(max(self.noise_nats, min(self.shift.high, NUMERICS_UP_TO)) if self.shift else self.boots_nats)
-        self.is_exact = self.noise is not None and self.noise.is_exact
+        # Even the shift's lower limit lies beyond one of numerics, or beyond noise with what another boot may add.
         self.is_broad = self.shift is not None and self.shift.low > max(self.noise_nats, NUMERICS_UP_TO)
         self.is_apart = self.shift is not None and self.shift.low > self.boots_nats
-        # The new run may have scored other stored answers than this old run's: when they began tells them apart.
-        scored = [captured for captured in new.old_answers if captured.speculative.started_at == old.began.get(captured.workload.name)]
-        self.old_tokens = old_tokens.examine(scored, near_tie=self.tie if self.noise else 0.0)
-        scored = [captured for captured in new.new_answers if captured.baseline.started_at == old.began.get(captured.workload.name)]
-        self.new_tokens = old_tokens.examine_new(scored, is_noise_known=self.noise is not None)
+        # A larger shift than one of numerics is a change itself, and must not excuse other tokens too. If unknown, boots' noise counts.
+        explained_nats = max(self.noise_nats, min(self.shift.high, NUMERICS_UP_TO)) if self.shift else self.boots_nats
+        self.tie = near_tie(explained_nats)
+        # Old answers scored by the new baseline, and new ones by the old. Another old run, whose are left out, began at another time.
+        old_scored = [captured for captured in new.old_answers if captured.speculative.started_at == old.began.get(captured.workload.name)]
+        new_scored = [captured for captured in new.new_answers if captured.baseline.started_at == old.began.get(captured.workload.name)]
+        self.old_tokens = old_tokens.examine(old_scored, near_tie=self.tie if self.noise else 0.0)
+        self.new_tokens = old_tokens.examine_new(new_scored, is_noise_known=self.noise is not None)
 
     @property
     def lacks_chats(self) -> bool:
@@ -105,18 +106,19 @@ class BaselineComparison:
         return len(self.old.days) == 1 and self.old.days == self.new.days
 
     def count_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
-        """Return the prompts with a shift beyond ``nats`` between the two runs.
+        """Return how many prompts have a shift beyond ``nats`` between the runs.
 
-        ``largest`` takes the larger of a prompt's two estimates, by median and by upper tenth, instead of the smaller.
+        A prompt's shift has two estimates, by the median of its positions' differences and by their upper tenth. Both must be beyond, or
+        with ``largest`` one of them, so that a shift at a part of the positions is seen too.
         """
         return logit_shift.count_beyond(self._by_prompt.values(), nats, largest=largest)
 
     def p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
         """Return the p-value of the prompts with a shift beyond ``allowed``.
 
-        ``allowed`` is a shift that noise explains, with the draws of both runs that show this noise. The share of prompts beyond it is
-        compared with the share of these draws; ``largest`` is that of :meth:`count_beyond`. The p-value is 0 if any prompt is beyond, no
-        draw is, and neither run shows noise.
+        ``allowed`` is a shift that noise explains. It has the draws that show this noise, answers of each run with the scores of the same
+        run. The share of prompts beyond it is compared with the share of these answers. ``largest``, for both, is that of
+        :meth:`count_beyond`. The p-value is 0 if any prompt is beyond, no such answer is, and neither run shows noise.
         """
         between, within = self.count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
         if between.prompts and not within.prompts and self.is_exact:
@@ -139,14 +141,14 @@ class BaselineComparison:
         """Return the p-value of ``count`` differing answers among those compared.
 
         Their share is compared with that of differing pairs of a baseline's and its control's answer, in both runs together; ``is_other``
-        says whether the two of a pair differ. The p-value is 1 if ``count`` is 0, and 0 for any larger count if neither run shows noise and
-        the old run's pairs do not differ.
+        says whether the two of a pair differ. The p-value is 1 if ``count`` is 0.
         """
         old_differ, new_differ = (
             [is_other(answer, control) for answer, control in pair_with_control(record)] for record in (self.old, self.new)
         )
         if not count:
             return 1.0
+        # Between exact servers one answer is proof. The new run's pairs may differ all the same, by a change: only the old ones must not.
         if self.is_exact and not any(old_differ):
             return 0.0
         pairs = len(old_differ) + len(new_differ)
@@ -156,16 +158,18 @@ class BaselineComparison:
         """Return the p-value of ``count`` wrong old answers under the new scores.
 
         An answer at temperature 0 is wrong if one of its tokens lies below the best one by more than noise. The share of wrong ones among
-        the old answers that the new run scored is compared with that among both runs' answers under their own run's scores. The p-value is
-        1 if ``count`` is 0 or the new run scored no old answer, and 0 for any other count if neither run shows noise.
+        the old answers that the new run scored is compared with that among answers scored by the run that gave them, which noise alone
+        makes wrong. The p-value is 1 if ``count`` is 0 or the new run scored no old answer. For any other count it is 0 if neither run
+        shows noise.
         """
         if self.old_tokens is None or not count:
             return 1.0
         if self.is_exact:
             return 0.0
-        scored = [answer for record in (self.old, self.new) for answer in record.greedy.values() if answer.positions]
-        wrong = sum(has_wrong(answer, self.tie) for answer in scored)
-        return proportions.greater_than_other(count, self.old_tokens.likeliest, wrong, len(scored))
+        scored_by_new = self.old_tokens.likeliest  # the old answers at temperature 0 among those that the new run scored
+        scored_by_own_run = [answer for record in (self.old, self.new) for answer in record.greedy.values() if answer.positions]
+        wrong_by_noise = sum(has_wrong(answer, self.tie) for answer in scored_by_own_run)
+        return proportions.greater_than_other(count, scored_by_new, wrong_by_noise, len(scored_by_own_run))
 
     def p_of_repeats(self) -> float:
         """Return the p-value of the differences between the new baseline and its control.
@@ -181,14 +185,15 @@ class BaselineComparison:
 def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
     """Return the old tokens' log-probabilities in both runs, by prompt.
 
-    ``prefixes`` of a record are its scored positions, by a digest of all token ids before them: one key is one prefix in both runs. A pair
-    is the old log-probability of the old token, and the new position as if it had emitted that token. Positions where the new run does
-    not bound the old token's log-probability are left out. Empty if a run has no ``prefixes``, as one scored by another engine's server,
-    whose distribution is not the baseline's.
+    ``prefixes`` of a record are its scored positions, by a digest of all token ids before them: one key is one prefix in both runs. The two
+    tokens after it may differ. The old one is compared: a pair is its old log-probability, and the new position with this token and its new
+    log-probability put in. Positions where the latter is unknown are left out. Empty if a run has no ``prefixes``, as one scored by another
+    engine's server, whose distribution is not the baseline's.
     """
     by_prompt: dict[str, list[tuple[float, Position]]] = {}
     for key, before in old.prefixes.items():
         after = new.prefixes.get(key)
+        # Where the new run tells no more than a bound, the highest possible value is taken, so that no shift is overstated.
         logprob = _highest_logprob_of(before.position, after.position) if after else None
         if after is not None and logprob is not None and not math.isnan(before.position.logprob):
             position = replace(after.position, token_id=before.position.token_id, logprob=logprob)

@@ -79,7 +79,7 @@ class _Stops:
     """Whether one of them stops with an id after which other answers go on."""
 
     @property
-    def usual_ids(self) -> frozenset[int]:
+    def usual_last_ids(self) -> frozenset[int]:
         """The ids with which enough different answers stop."""
         return frozenset(token for token, count in self.last_ids.items() if count >= _ENOUGH_STOPS)
 
@@ -87,18 +87,20 @@ class _Stops:
 def learn_endings(peers: Sequence[AnswerEnd], *, leeway: int = 0) -> BaselineEndings:
     """Return the facts about endings shown by the baseline's answers.
 
-    ``peers`` are the ends of these answers. The facts are the ids that end a sequence and the ordinary ones, after which answers go on; the
-    kinds of requests whose answers' ids show or hide their ends; the end of the context; and by how much usage differs from the ids.
-    Documents show their ends if none hides it, and each stops with an end of sequence or with an id that usually ends documents.
-    ``leeway`` is the number of tokens that the judged arm may leave free at the end of the context.
+    ``peers`` are the ends of these answers. An answer that stopped shows its end if its last id is one that ends a sequence. It hides its
+    end if other answers go on after that id: the engine has then left the end of sequence out. ``leeway`` is the number of tokens that the
+    judged arm may leave free at the end of the context.
     """
-    # Under ignore_eos, and before min_tokens, answers go on after an end of sequence too.
+    # An answer goes on after each of its ids but the last. Under ignore_eos, and before min_tokens (``least``), it does so after an end of
+    # sequence too.
     ordinary = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
     stops = _group_stops(peers, ordinary)
     plain, documents = stops.get(EndKind.PLAIN), stops.get(EndKind.GRAMMAR)
-    eos_ids = frozenset[int]() if plain is None or plain.hides_end else plain.usual_ids
+    # An id with which enough different plain answers stop, and after which none goes on, ends a sequence.
+    eos_ids = frozenset[int]() if plain is None or plain.hides_end else plain.usual_last_ids
     shows_end = {EndKind.PLAIN} if eos_ids else set[EndKind]()
-    if documents is not None and not documents.hides_end and documents.last_ids.keys() <= eos_ids | documents.usual_ids:
+    # A document may also end with an id that usually ends documents, such as a bracket.
+    if documents is not None and not documents.hides_end and documents.last_ids.keys() <= eos_ids | documents.usual_last_ids:
         shows_end.add(EndKind.GRAMMAR)
     # An answer that ends for length below its own limit has met the end of the context.
     context = min((end.context for end in peers if end.below_limit), default=None)

@@ -69,7 +69,7 @@ class _Pair:
     request_id: str
     index: int
     """Of the token, from 0; in a prompt, from its second token, since its first has no log-probability."""
-    length: int
+    prompt_length: int
     """Tokens of the prompt if the token belongs to one, else 0."""
     reported: float
     baseline: float
@@ -96,7 +96,7 @@ class _Pair:
         return any(abs(self.reported - other) < _CLOSE for other in self.neighbours)
 
     def __str__(self) -> str:
-        place = f"prompt token {self.index + 2} of {self.length}" if self.length else f"token {self.index + 1}"
+        place = f"prompt token {self.index + 2} of {self.prompt_length}" if self.prompt_length else f"token {self.index + 1}"
         return f"{self.request_id}, {place}: reported {self.reported:.4f}, the baseline {self.baseline:.4f}"
 
 
@@ -104,11 +104,8 @@ def compare_with_baseline(captured: Captured) -> Verdict:
     """Return the verdict on reported log-probabilities beside the baseline's own.
 
     REFUSED if every request asks for those of its prompt and the baseline reports none. FAIL if prompts lack log-probabilities that the
-    baseline reports. Then tokens of probability .00001 to .98 are compared after the same tokens; one is off beyond :func:`jump_limit`,
-    half a nat or more. FAIL if a larger share is off than between the baseline's own reports, by Fisher's exact test at
-    ``captured.alpha``; three are enough if single precision has shown that the servers do not jump, and one is enough that is off by 20
-    nats, further than any jump, if no boot of the baseline has such a one. INCONCLUSIVE if too few tokens can be compared. A pass needs
-    accepted drafts too (:func:`speculating`).
+    baseline reports, or if more tokens are off, by half a nat or more, than between the baseline's own reports. INCONCLUSIVE if too few
+    tokens can be compared. A pass needs accepted drafts too (:func:`speculating`).
     """
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
@@ -120,6 +117,7 @@ def compare_with_baseline(captured: Captured) -> Verdict:
     pairs = [pair for pair in _pair_with_baseline(captured.speculative, captured) if pair.is_compared]
     peers = _compare_baseline_boots(captured)
     far = [pair for pair in pairs if abs(pair.delta) > peers.limit]
+    # One value that is further off than any jump is enough, unless a boot of the baseline reports such a one too.
     is_impossible = any(pair.is_impossible for pair in far) and not peers.is_impossible
     if is_impossible or _beyond_chance(captured, len(far), len(pairs), peers):
         return _fail_logprobs(captured, pairs, far, peers)
@@ -204,10 +202,12 @@ def _pair_logprobs(answer: Answer, baseline_logprobs: Sequence[float], logprobs:
     They are of the prompt's tokens from its second on if ``prompt``, else of the answer's tokens. Each pair also has the baseline's values
     of the neighbouring tokens: a value equal to one of them is shifted by a place.
     """
+    prompt_length = len(baseline_logprobs) + 1 if prompt else 0  # a prompt's first token has no value
     for index, (value, other) in enumerate(zip(logprobs, baseline_logprobs, strict=False)):
         neighbours = (*baseline_logprobs[max(0, index - 1) : index], *baseline_logprobs[index + 1 : index + 2])
-        length = len(baseline_logprobs) + 1 if prompt else 0  # a prompt's first token has no value
-        yield _Pair(request_id=answer.request_id, index=index, length=length, reported=value, baseline=other, neighbours=tuple(neighbours))
+        yield _Pair(
+            request_id=answer.request_id, index=index, prompt_length=prompt_length, reported=value, baseline=other, neighbours=neighbours
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +219,9 @@ class _Peers:
     noise: float
     """The scale of their distances, in nats."""
     limit: float
-    """Nats beyond which a token counts as off."""
+    """Nats beyond which a token of the judged arm counts as off."""
     far: int
-    """Tokens beyond the limit divided by the factor of noise that the judged kernel may add."""
+    """Tokens that count as off between the baseline's own reports."""
     is_impossible: bool
     """Whether a boot reports an impossible value beside the baseline's."""
     is_exact: bool
@@ -231,23 +231,23 @@ class _Peers:
 def _compare_baseline_boots(captured: Captured) -> _Peers:
     """Return how far two reports of the baseline itself differ.
 
-    They are the control's and the baseline's, and the calibration's reported values and their scores. The judged arm's noise may be larger
-    by a factor: its tokens beyond ``limit`` are compared with ``far``, the baseline's beyond ``limit`` over that factor. The factor is
-    the smaller one, TOLERATED, if log-probabilities of prompts are asked for, since prefill computes those and no verify kernel.
+    They are the control's beside the baseline's, and the calibration's, which are sampled tokens, beside their scores.
     """
     pairs = [pair for boot in captured.baseline_boots[1:] for pair in _pair_with_baseline(boot, captured) if pair.is_compared]
     distances = [abs(pair.delta) for pair in pairs]
-    scored = ((abs(value - position.logprob), exp(position.logprob)) for value, position in captured.calibration)
-    distances += [distance for distance, chance in scored if _COMPARED[0] < chance < _COMPARED[1]]
+    low, high = _COMPARED
+    distances += [abs(value - position.logprob) for value, position in captured.calibration if low < exp(position.logprob) < high]
     capabilities = captured.capabilities.get(BASELINE)
     single = capabilities is not None and capabilities.single_precision
     noise = scale([distance**2 for distance in distances])
-    factor = TOLERATED if _wants_prompts(captured) else tolerated_factor(noise)
     limit = jump_limit(noise, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
+    # Times the baseline's noise that the judged arm may have: less for prompts, which prefill computes and no verify kernel.
+    factor = TOLERATED if _wants_prompts(captured) else tolerated_factor(noise)
     return _Peers(
         tokens=len(distances),
         noise=noise,
         limit=limit,
+        # Noise that is smaller by the factor goes beyond ``limit / factor`` as often as the arm's may go beyond ``limit``.
         far=sum(distance > limit / factor for distance in distances),
         is_impossible=any(pair.is_impossible for pair in pairs),
         is_exact=single and max(distances, default=0.0) <= EXACT,
@@ -257,13 +257,11 @@ def _compare_baseline_boots(captured: Captured) -> _Peers:
 def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> bool:
     """Return True if more tokens are off than by chance.
 
-    ``far`` of ``tokens`` are off. ``peers`` are the tokens at which two reports of the baseline differ: Fisher's exact test compares both
-    rates at ``captured.alpha``. Three tokens are enough if the servers are exact, differing by rounding alone. Without reports of the
-    baseline to compare with, a rate of one in a thousand is tolerated.
+    ``far`` of ``tokens`` are off; ``peers.far`` of ``peers.tokens`` are between two reports of the baseline, by noise alone.
     """
-    if peers.is_exact:
+    if peers.is_exact:  # the servers differ by rounding alone
         return far >= _WRONG_TOKENS
-    if not peers.tokens:
+    if not peers.tokens:  # nothing shows how often noise puts a token off
         return bool(far) and proportions.greater_than_rate(far, tokens, _JUMPS) <= captured.alpha
     return proportions.greater_than_other(far, tokens, peers.far, peers.tokens) <= captured.alpha
 
@@ -275,7 +273,7 @@ def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pa
     OF_PROMPTS if more than half are of prompts; else OF_TOKENS.
     """
     shifted = sum(pair.is_shifted for pair in far)
-    are_of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
+    are_of_prompts = 2 * sum(pair.prompt_length > 0 for pair in far) > len(far)
     name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if are_of_prompts else OF_TOKENS
     worst = max(far, key=lambda pair: abs(pair.delta))
     return say(
@@ -300,21 +298,22 @@ def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pa
 def _describe_lengths(pairs: Sequence[_Pair], far: Sequence[_Pair]) -> str:
     """Return a clause on the lengths of prompts with wrong values.
 
-    A fault may be one of some lengths alone: the clause says so if all ``pairs`` of these lengths, and no others, are ``far`` off. Empty
-    without wrong values of prompts.
+    A fault may concern all prompts of some lengths and nothing else: the clause then says "all". ``far`` are those of ``pairs`` that are
+    off. Empty without wrong values of prompts.
     """
-    lengths = sorted({pair.length for pair in far if pair.length})
+    lengths = sorted({pair.prompt_length for pair in far if pair.prompt_length})
     if not lengths:
         return ""
     prompts = f"prompts of {', '.join(map(str, lengths))} tokens"
-    count = sum(pair.length in lengths for pair in pairs)
-    return f": all {count} of {prompts}" if count == len(far) else f", in {prompts}"
+    of_lengths = sum(pair.prompt_length in lengths for pair in pairs)
+    # Every pair of ``far`` that is of a prompt has one of these lengths. Some pair of them is not off if they are more.
+    return f": all {of_lengths} of {prompts}" if of_lengths == len(far) else f", in {prompts}"
 
 
 def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) -> Verdict:
     """Return PASS with the largest difference from the baseline's reports."""
     worst = max(abs(pair.delta) for pair in pairs)
-    lengths = sorted({pair.length for pair in pairs if pair.length})
+    lengths = sorted({pair.prompt_length for pair in pairs if pair.prompt_length})
     prompts = f"; prompts of {lengths[0]} to {lengths[-1]} tokens" if lengths else ""
     return say(
         captured,
@@ -335,9 +334,9 @@ def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) ->
 def _least_rate(captured: Captured, tokens: int, peers: _Peers) -> float:
     """Return the least rate of wrong values caught with probability 0.99.
 
-    ``tokens`` is the number of compared tokens. Wrong values are caught if as many as chance does not explain are among them. The rate is
-    nearly 1 if wrong values at all of them would not be enough.
+    ``tokens`` is the number of compared tokens, and ``peers`` the differences between two reports of the baseline.
     """
-    least = next((far for far in range(1, tokens + 1) if _beyond_chance(captured, far, tokens, peers)), tokens)
-    # The upper limit at 98 % for one hit less than that: at this rate fewer tokens are off with a probability of one in a hundred.
+    # The fewest wrong values that fail. If not even wrong values at all tokens do, their number stands in: the rate is then nearly 1.
+    least = next((count for count in range(1, tokens + 1) if _beyond_chance(captured, count, tokens, peers)), tokens)
+    # At the upper limit for one value less (two-sided at 98 %, so one-sided at 99 %), fewer than ``least`` come with probability .01.
     return proportions.limits(least - 1, tokens, 0.98).high

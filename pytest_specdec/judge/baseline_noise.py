@@ -57,9 +57,10 @@ class AllowedShift:
     """Of the old run, and of the new one."""
 
     def count_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
-        """Return a count of the draws' answers with a shift beyond ``nats``.
+        """Return how many answers of the draws lie beyond ``nats`` of their scores.
 
-        The shift of an answer is the smaller of two estimates, or with ``largest`` the larger (stats/logit_shift.py).
+        An answer's tokens, as reported and as scored, have a shift with two estimates, by the median and by the upper tenth of the
+        differences. Both must be beyond, or with ``largest`` one of them: that finds a shift at a part of the positions.
         """
         return logit_shift.count_beyond(chain.from_iterable(draws.answers for draws in self.draws), nats, largest=largest)
 
@@ -83,20 +84,22 @@ class BaselineNoise:
 def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
     """Return the noise of two runs' baselines, from the draws of both.
 
-    None if one run has too few draws to limit it. ``is_exact`` needs draws without noise in both runs, other boots' draws included.
+    None if one run has too few draws to limit it.
     """
     # Of two estimates of a noise, by median and by upper tenth, the larger one counts: a shift has to exceed it.
-    before, after = (logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
-    if before is None or after is None:
+    old_noise, new_noise = (logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
+    if old_noise is None or new_noise is None:
         return None
-    of_old, of_new = _BetweenBoots.from_record(old, before), _BetweenBoots.from_record(new, after)
+    # Of each run, an upper limit of the noise between two boots.
+    old_boots, new_boots = _BetweenBoots.from_record(old, old_noise), _BetweenBoots.from_record(new, new_noise)
+    # The two runs' noises are compared too. If the new draws alone show noise between boots, that is added to the old ones' limit.
+    old_up_to = old_noise.high if old.boots >= new.boots else old_boots.nats
     return BaselineNoise(
-        new=after,
-        # With two boots in the new run alone, its noise has a part between boots that the old draws do not show.
-        old_up_to=before.high if old.boots >= new.boots else of_old.nats,
-        measured=AllowedShift(nats=_limit((before.high, after.high)), draws=(old.draws, new.draws)),
-        with_boots=AllowedShift(nats=_limit((of_old.nats, of_new.nats)), draws=(of_old.draws, of_new.draws)),
-        is_exact=of_old.is_exact and of_new.is_exact,
+        new=new_noise,
+        old_up_to=old_up_to,
+        measured=AllowedShift(nats=_limit((old_noise.high, new_noise.high)), draws=(old.draws, new.draws)),
+        with_boots=AllowedShift(nats=_limit((old_boots.nats, new_boots.nats)), draws=(old_boots.draws, new_boots.draws)),
+        is_exact=old_boots.is_exact and new_boots.is_exact,
     )
 
 
@@ -104,7 +107,7 @@ def _limit(noises: Iterable[float]) -> float:
     """Return the largest shift that the noises of two runs explain.
 
     All are in nats per logit. Variances add up, and twice their sum is tolerated (:data:`MARGIN`). A noise above :data:`NUMERICS_UP_TO`
-    counts as that much, so that a noisy run cannot hide every shift.
+    counts as that much, so that a noisy run cannot hide every shift. At least :data:`RESOLUTION` is explained, also without any noise.
     """
     return math.sqrt(RESOLUTION**2 + MARGIN * sum(min(noise, NUMERICS_UP_TO) ** 2 for noise in noises))
 
@@ -123,21 +126,21 @@ class _BetweenBoots:
     def from_record(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
         """Return an upper limit of a run's noise between two boots.
 
-        ``noise`` is that of the baseline's draws. If one boot drew and another scored, its upper limit is the result. If one boot did both,
-        the draws of each variant, scored by the baseline, limit the noise between boots too; the lowest of these limits counts, but no
-        less than ``noise``. It errs with a probability of ``logit_shift.ERROR`` times the number of variants at most. Without variants it
-        is the noise that judges grant to a run of one boot. ``is_exact`` is True if none of the draws used shows noise; with one boot and
-        no variants, in single precision only.
+        ``noise`` is that of the baseline's draws, scored by the same boot or by another one. Draws are exact if none shows any noise.
         """
-        if record.boots > 1:
-            return cls(nats=noise.high, draws=record.draws, is_exact=_is_noiseless(record.draws))
+        is_exact = _is_noiseless(record.draws)
+        if record.boots > 1:  # one boot drew and another scored, so that the noise has the part between boots in it
+            return cls(nats=noise.high, draws=record.draws, is_exact=is_exact)
+        # Each variant is another boot of the build. Its draws, scored by the baseline, have the noise between boots in them, and its verify
+        # kernel's besides: each limits the former from above, so that the lowest counts. It errs with a probability of
+        # ``logit_shift.ERROR`` times the number of variants at most.
         limits = [(shift.high, draws) for draws in record.variant_draws if (shift := logit_shift.measure(draws.answers, largest=True))]
         if not limits:
+            # Nothing shows it: what judges grant to a run of one boot is taken. Only in single precision two boots may be exact as well.
             granted = tolerated_floor(single_precision=record.single_precision, one_boot=True)
-            is_exact = record.single_precision and _is_noiseless(record.draws)
-            return cls(nats=max(noise.high, granted), draws=record.draws, is_exact=is_exact)
+            return cls(nats=max(noise.high, granted), draws=record.draws, is_exact=record.single_precision and is_exact)
         lowest, draws = min(limits, key=lambda limit: limit[0])
-        return cls(nats=max(noise.high, lowest), draws=draws, is_exact=_is_noiseless(record.draws) and _is_noiseless(draws))
+        return cls(nats=max(noise.high, lowest), draws=draws, is_exact=is_exact and _is_noiseless(draws))
 
 
 def _is_noiseless(draws: ReportedDraws) -> bool:

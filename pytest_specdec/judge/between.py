@@ -143,13 +143,13 @@ def _judge_failed_event(captured: Captured, event: Event, outcome: EventOutcome)
 
 
 def _describe_failure(event: Event, outcome: EventOutcome) -> str:
-    """Return a clause on what failed: the server in the event, or the config's command.
+    """Return a clause on a failed event, by how it failed at the last try.
 
-    A failed command counts as a 5xx, but has no HTTP status. If the second try succeeds, the first failure's ending is not stored.
+    It says that the server dies, hangs or answers 5xx, or that a command fails, which a config may give for an event.
     """
-    if outcome.ending is None:
+    if outcome.ending is None:  # the second try succeeded, so that it is unknown how the first one failed
         return f"{event.words} fails"
-    if outcome.ending is FailureKind.ERROR and outcome.status is None:
+    if outcome.ending is FailureKind.ERROR and outcome.status is None:  # no reply of a server: a command's failure counts as an ERROR too
         return f"the command of {event.words} fails"
     return f"the server {_VERB.get(outcome.ending, 'fails in')} {event.words}"
 
@@ -163,16 +163,17 @@ def _judge_nothing(captured: Captured, headline: str, *, transient: bool = False
 def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on a server that failed a request, by its event.
 
-    A FAIL for a request after an event gets the event in name and headline, and loses its example: a client that asks without the event
-    would not see it. Any other verdict stays as it is. None for a server without a failure.
+    A FAIL gets the event in name and headline if the first request that failed again on a fresh server came after one. Any other verdict
+    stays as it is. None for a server without a failure.
     """
-    verdict = server_failure(replace(captured, on_verdict=None))  # only the verdict returned here is reported
+    verdict = server_failure(replace(captured, on_verdict=None))  # only the verdict that ``restate`` returns is reported
     if verdict is None:
         return None
-    recurring = [failure for failure in captured.speculative.server_failures if failure.recurred]
-    event = _event_of(captured, recurring[0].request_id) if recurring else None
+    recurring = next((failure for failure in captured.speculative.server_failures if failure.recurred), None)
+    event = None if recurring is None else _event_of(captured, recurring.request_id)
     if verdict.outcome is not Outcome.FAIL or event is None:
         return restate(captured, verdict)
+    # An example would send the request without the event, and so not show the fault.
     return restate(
         captured,
         verdict,
@@ -203,15 +204,18 @@ def _check_refused_events(captured: Captured) -> Verdict | None:
 def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return this family's replacements for fields of the greedy judge's FAIL.
 
-    They get a line with the number of wrong answers after each event. The failure is also named by the first event with wrong answers after
-    it, if it is by wrong tokens, no answer before the first event has one, and the event was done. It then loses its example, since a
-    client that asks without the event would not see it.
+    They get a line with the number of wrong answers after each event. If an event explains the failure, it is also named by that, and loses
+    its example: a client would ask without the event, and not see the fault.
     """
     counts = count_by_phase(captured)
     line = f"phases       answers with a wrong token: {counts}"
-    fields = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line, *_list_events(captured))}
+    short = (*verdict.short[:3], line)  # a failed test's message has room for four lines
+    fields = {"short": short, "evidence": (*verdict.evidence, line, *_list_events(captured))}
+    # An event explains wrong tokens alone, and not where answers before the first event have some too.
+    if counts.wrong.get(BEFORE) or not greedy.is_by_wrong_tokens(verdict):
+        return fields
     event = next((event for event in captured.workload.events if counts.wrong.get(event.name)), None)
-    if event not in _done_events(captured, [captured.speculative]) or counts.wrong.get(BEFORE) or not greedy.is_by_wrong_tokens(verdict):
+    if event is None or event not in _done_events(captured, [captured.speculative]):  # one that the server refused changed nothing
         return fields
     name, wrong, answers = f"{WRONG} {event.words}", counts.wrong[event.name], counts.answers[event.name]
     headline = f"{name}: {wrong} of {answers} answers, none of {counts.answers.get(BEFORE, 0)} before; {verdict.headline}"

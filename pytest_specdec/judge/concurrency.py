@@ -176,13 +176,13 @@ class _EarlyStep:
 def _early_steps(captured: Captured) -> list[_EarlyStep]:
     """Return the early verify steps of the judged arm's answers.
 
-    They are the third to the seventh whole step of each answer (:data:`_EARLY`): before, requests of its wave are still being admitted. A
-    step emits its accepted draft tokens and one token more. Sampled requests and those with a grammar are left out: their acceptance is
-    not that of the others.
+    In the third to the seventh whole step of each answer (:data:`_EARLY`) all requests of its wave are in flight: before, some are still
+    being admitted, and later some have ended. Sampled requests and those with a grammar are left out: their acceptance is not that of the
+    others.
     """
     wave_sizes = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
     return [
-        _EarlyStep(wave_size=wave_sizes[answer.request_id], accepted=emitted - 1)
+        _EarlyStep(wave_size=wave_sizes[answer.request_id], accepted=emitted - 1)  # a step emits one token beside the accepted ones
         for answer in captured.speculative.answers
         if answer.request_id in wave_sizes
         for choice in answer.choices
@@ -294,30 +294,31 @@ def _list_traits(wave: WaveTokens) -> str:
 
 
 def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
-    """Return PASS, or INCONCLUSIVE for too few tokens beside other requests.
-
-    Tokens of requests sent alone do not count for :data:`LEAST_TOKENS`, nor for the rates of wrong tokens and answers that are ruled out.
-    """
-    beside = [wave for wave in tokens.waves if wave.size > 1]
-    count, clients_left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
-    if count < LEAST_TOKENS:
-        headline = f"not enough evidence: {count} greedy tokens checked under concurrency, none wrong"
+    """Return PASS, or INCONCLUSIVE for too few tokens beside other requests."""
+    waves_beside = [wave for wave in tokens.waves if wave.size > 1]
+    beside = _count(waves_beside)
+    if beside < LEAST_TOKENS:
+        headline = f"not enough evidence: {beside} greedy tokens checked under concurrency, none wrong"
         return say(
-            captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_concurrency_figures(tokens)
+            captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - beside} more tokens", figures=_concurrency_figures(tokens)
         )
-    sizes = _list_numbers(sorted({wave.size for wave in beside}))
-    rate = tokens.allowed.ruled_out(count, captured.alpha, len(tokens.gaps))
-    share = tokens.allowed.ruled_out_answers(tokens.lengths, len(tokens.gaps), captured.alpha)
+    sizes = _list_numbers(sorted({wave.size for wave in waves_beside}))
+    # The test was over all distinct tokens, those of requests alone included. What it rules out is stated for those beside others.
+    tested = len(tokens.gaps)
+    excess = tokens.allowed.describe_excess(tokens.events, tested, tokens.repeats)
+    rate = tokens.allowed.ruled_out(beside, captured.alpha, tested)
+    share = tokens.allowed.ruled_out_answers(tokens.lengths, tested, captured.alpha)
+    # Some requests have no tokens to check: their client left, as planned, or the server refused a feature.
+    clients_left = sum(answer.aborted for answer in captured.speculative.answers)
     refusals = sum(map(is_refusal, captured.speculative.answers))
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight"
-        + tokens.allowed.describe_excess(tokens.events, len(tokens.gaps), tokens.repeats)
+        f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight{excess}"
         + (f"; {clients_left} clients left in the middle of an answer" if clients_left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_describe_waves(tokens),
-        rules_out=f"{count:,} tokens under concurrency checked; {tokens.allowed.describe_ruled_out(rate, share)}; "
+        rules_out=f"{beside:,} tokens under concurrency checked; {tokens.allowed.describe_ruled_out(rate, share)}; "
         f"no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens.count:,} tokens wrong",
         figures=_concurrency_figures(tokens) | {"clients_left": float(clients_left)},

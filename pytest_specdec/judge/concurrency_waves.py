@@ -20,7 +20,7 @@ from pytest_specdec.prompts.company import marker
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.judge.greedy_gap import ScoredAnswer
     from pytest_specdec.judge.tolerance import Tolerance
@@ -109,35 +109,37 @@ class ConcurrentTokens:
 def concurrent_tokens(captured: Captured) -> ConcurrentTokens:
     """Return the judged arm's tokens at temperature 0, wave by wave.
 
-    The result also has the tolerance, and for each round in which the same was requested again (``captured.repeats``) its number of tokens
-    beyond its own tolerance. Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if
-    scores are of other tokens, or if penalties count a prompt whose token ids are missing.
+    Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if scores are of other tokens,
+    or if penalties count a prompt whose token ids are missing.
     """
     by_request = {scored.answer.request_id: scored for scored in _align_scores(captured, captured.speculative)}
     peers = [scored for arm in captured.baseline_boots for scored in _align_scores(captured, arm)]
     allowed = tolerance(captured, peers)
-    # A client that leaves may disturb the next wave too: ``has_left`` passes that on as the trait "left".
-    turns, waves, has_left = captured.workload.turns, [], False
-    for number, turn in enumerate(turns, 1):
+    sent_beside = (request.id for turn in captured.workload.turns if len(turn) > 1 for request in turn)
+    beside = [by_request[request_id] for request_id in sent_beside if request_id in by_request]
+    # Each repeat holds the same requests sent again, without repeats of its own. Its wrong tokens are counted in the same way.
+    rounds = [concurrent_tokens(repeat) for repeat in captured.repeats]
+    return ConcurrentTokens(
+        waves=tuple(_count_waves(captured, by_request, allowed)),
+        allowed=allowed,
+        gaps=distinct_gaps(captured.workload, tuple(by_request.values())),
+        lengths=answer_lengths(captured.workload, beside),
+        largest_peer_gap=max((gap for scored in peers for gap in scored.gaps), default=0.0),
+        repeats=tuple(of_round.allowed.count_round(of_round.events, len(of_round.gaps)) for of_round in rounds),
+    )
+
+
+def _count_waves(captured: Captured, by_request: Mapping[str, ScoredAnswer], allowed: Tolerance) -> Iterator[WaveTokens]:
+    """Yield the greedy tokens of each wave, in order; ``by_request`` has the scored answers by request id."""
+    has_left = False
+    for number, turn in enumerate(captured.workload.turns, 1):
         answers = [by_request[request.id] for request in turn if request.id in by_request]
+        # A client that leaves may disturb the next wave too, which gets the trait "left".
         traits = {trait for request in turn for trait in _traits(request)} | ({"left"} if has_left else set())
         wrong = tuple(token for scored in answers for token in _wrong_tokens(scored, allowed.gap))
         tokens = sum(len(scored.gaps) for scored in answers)
-        waves.append(WaveTokens(number=number, size=len(turn), traits=frozenset(traits), tokens=tokens, wrong=wrong))
+        yield WaveTokens(number=number, size=len(turn), traits=frozenset(traits), tokens=tokens, wrong=wrong)
         has_left = any(request.abort_after is not None for request in turn)
-    largest = max((gap for scored in peers for gap in scored.gaps), default=0.0)
-    gaps = distinct_gaps(captured.workload, tuple(by_request.values()))
-    rounds = [concurrent_tokens(repeat) for repeat in captured.repeats]
-    repeats = tuple(again.allowed.count_round(again.events, len(again.gaps)) for again in rounds)
-    beside = [by_request[request.id] for turn in turns if len(turn) > 1 for request in turn if request.id in by_request]
-    return ConcurrentTokens(
-        waves=tuple(waves),
-        allowed=allowed,
-        gaps=gaps,
-        lengths=answer_lengths(captured.workload, beside),
-        largest_peer_gap=largest,
-        repeats=repeats,
-    )
 
 
 def _wrong_tokens(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
@@ -170,17 +172,18 @@ def blame(waves: Sequence[WaveTokens]) -> str:
     """Return a fault's name by the one trait of the wrong waves.
 
     A trait is a feature that a request of the wave asks for. A wave is wrong if it has wrong tokens, and right if its tokens are scored and
-    none is wrong. WRONG_ALONE if a request alone is wrong. Else a trait explains the wrong waves if all of them have it and not all right
-    ones; of several such traits, those count that no right wave has, if there are any. Right waves of a single request are not looked at,
-    since it has no neighbour. UNDER_CONCURRENCY if the traits left give no single name.
+    none is wrong. WRONG_ALONE if a request alone is wrong. UNDER_CONCURRENCY if no trait explains the wrong waves, or several do.
     """
     wrong = [wave for wave in waves if wave.wrong]
     if any(wave.size == 1 for wave in wrong):
         return WRONG_ALONE
+    # A request alone has no neighbour that could make it wrong.
     right = [wave for wave in waves if wave.tokens and not wave.wrong and wave.size > 1]
-    shared = [trait for trait in _BESIDE if all(trait in wave.traits for wave in wrong) and not all(trait in wave.traits for wave in right)]
-    in_no_right_wave = [trait for trait in shared if not any(trait in wave.traits for wave in right)]
-    names = {_BESIDE[trait] for trait in (in_no_right_wave or shared)}
+    shared = [trait for trait in _BESIDE if all(trait in wave.traits for wave in wrong)]
+    # A trait that all right waves have as well explains nothing. One that none of them has goes before those that some have.
+    explaining = [trait for trait in shared if not all(trait in wave.traits for wave in right)]
+    in_no_right_wave = [trait for trait in explaining if not any(trait in wave.traits for wave in right)]
+    names = {_BESIDE[trait] for trait in (in_no_right_wave or explaining)}  # two traits may have one name
     return names.pop() if len(names) == 1 else UNDER_CONCURRENCY
 
 
@@ -204,14 +207,14 @@ _FEWEST = 2
 def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
     """Return the answers with text of another request's answer.
 
-    Only requests of one wave are compared. An answer has leaked if it has the marker word of another request, a word of that prompt alone,
-    and no boot of the baseline writes it there. If both requests are at temperature 0, it fits the other one if it begins like the
-    baseline's answer to that. A single answer of the second kind is left out as chance unless one has leaked too.
+    Each request is compared with every other one of its wave, in two ways. Its answer has leaked if it contains the other request's marker
+    word, which stands in the other prompt alone, and no boot of the baseline answers the request with that word. At temperature 0 an answer
+    also counts if it begins like the baseline's answer to the other request.
     """
     baseline_texts = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
     texts = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
     words = _marker_words(captured.workload.requests)
-    neighbours = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
+    neighbours = [(request, other) for wave in captured.workload.turns for request in wave for other in wave if request is not other]
     leaked, fitting = [], []
     for request, other in neighbours:
         text, other_text = texts.get(request.id, ""), baseline_texts[0].get(other.id, "")
@@ -220,13 +223,16 @@ def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
             leaked.append(pair)
         elif request.greedy and other.greedy and _fits_other(text, request.id, other.id, baseline_texts):
             fitting.append(pair)
-    return (*leaked, *(fitting if leaked or len({pair.request_id for pair in fitting}) >= _FEWEST else ()))
+    # A single answer that begins like another's may do so by chance, if none has leaked.
+    is_beyond_chance = leaked or len({pair.request_id for pair in fitting}) >= _FEWEST
+    return (*leaked, *(fitting if is_beyond_chance else ()))
 
 
 def _marker_words(requests: Sequence[Request]) -> dict[str, str]:
     """Return each request's marker word by request id.
 
-    Requests without one are left out, such as those of other packages.
+    A marker word is an invented word that stands in one prompt alone. The prompts of prompts/company.py begin with them, ``marker(0)`` for
+    the first request of the workload and so on. Requests of other origin have none, and are left out.
     """
     return {request.id: word for number, request in enumerate(requests) if (word := marker(number)) and word in request.prompt_key}
 

@@ -87,14 +87,14 @@ def judge(captured: Captured) -> Verdict:
 def _fill_prompts(captured: Captured) -> Captured:
     """Return ``captured`` with its prompts filled up to the baseline's limit.
 
-    A workload states such prompts as lengths, which may depend on the limit. The capture stores them filled with token ids, unless no
-    server reported a limit; runs of early releases never do. Requests whose length depends on a limit that is unknown or too long to fill
-    are left out.
+    A workload states such prompts as lengths, which may depend on the limit; filled prompts are token ids. Requests are left out if their
+    length depends on a limit that is unknown or too long to fill.
     """
+    # A capture that knows the limit stores the prompts filled, except for those of early releases.
     if not is_open(captured.workload):
         return captured
-    limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
-    return replace(captured, workload=fitted(captured.workload, limit or None))
+    limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens or None  # 0 if the server does not tell it
+    return replace(captured, workload=fitted(captured.workload, limit))
 
 
 def _check_limit_known(captured: Captured) -> Verdict | None:
@@ -195,18 +195,19 @@ def _allow_gaps(captured: Captured) -> Tolerance:
 def fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
     """Return FAIL, named by the most frequent flaw; None without breaches.
 
-    ``breaches`` are the faults that callers have already held against the baseline. Wrong tokens far from the context limit give the name
-    if there are any, since that limit does not explain them. The headline states the comparison: by number for wrong tokens, with the
-    baseline's answers to the same requests for other flaws.
+    ``breaches`` are the faults that callers have already held against the baseline. Wrong tokens are NEAR within the last 64 tokens of the
+    run's longest sequence, which is at the context limit, and else WRONG.
     """
     if not breaches:
         return None
     counts = Counter(breach.flaw for breach in breaches)
+    # The limit does not explain wrong tokens far from it: a single one shows a fault of another kind, which gives the name.
     flaw = ContextFlaw.WRONG if counts[ContextFlaw.WRONG] else counts.most_common(1)[0][0]
     first = next(breach for breach in breaches if breach.flaw is flaw)
     others = ", ".join(f"{other.value} in {count}" for other, count in counts.items() if other is not flaw)
-    by_number = flaw in {ContextFlaw.WRONG, ContextFlaw.NEAR}
-    baseline = "more than noise explains" if by_number else "none of the baseline's to the same requests"
+    # The baseline has wrong tokens too, by noise, but none of the other flaws at the same requests.
+    is_by_tokens = flaw in {ContextFlaw.WRONG, ContextFlaw.NEAR}
+    baseline = "more than noise explains" if is_by_tokens else "none of the baseline's to the same requests"
     return say(
         captured,
         Outcome.FAIL,

@@ -75,15 +75,14 @@ def classify(
     ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. ``days`` is the number of
     pairs of an old and a new day, several if a run goes over midnight; ``is_one_day`` says that both runs are of one day.
 
-    The chats with a few other ids are those of :func:`_select_edits`. They are undated if their replacements are none that a date may have
-    made (:func:`_find_dates`); a date explains the same replacements after any header. An undated chat in which one replacement recurs is
-    put among the others: a token is replaced wherever it stands.
     """
     changed = {prompt: ids for prompt, ids in shared.items() if tuple(ids[0]) != tuple(ids[1])}
     unchanged = [tuple(before) for prompt, (before, _) in shared.items() if prompt not in changed and prompt in chats]
     edits = _select_edits({prompt: ids for prompt, ids in changed.items() if prompt in chats}, is_one_day=is_one_day)
-    dates = set(_find_dates(list(edits.values()), unchanged, days))
-    undated = {prompt: edit for prompt, edit in edits.items() if edit.replacements not in dates}
+    # A date explains the same replacements in every chat, after whatever header.
+    made_by_date = set(_find_dates(list(edits.values()), unchanged, days))
+    undated = {prompt: edit for prompt, edit in edits.items() if edit.replacements not in made_by_date}
+    # Without a date, an id that becomes the same other one at several places is a token that is replaced wherever it stands.
     recurring = {prompt for prompt, edit in undated.items() if edit.recurs}
     return ChangedPrompts(
         other=tuple(prompt for prompt in changed if prompt not in edits or prompt in recurring),
@@ -95,47 +94,56 @@ def classify(
 def _select_edits(changed: Mapping[str, tuple[Sequence[int], Sequence[int]]], *, is_one_day: bool) -> dict[str, _Edit]:
     """Return the edits of the changed chats with a few other ids, by prompt.
 
-    Few are :data:`MOST_IDS` at most in prompts of one length. More of them, or those of prompts of two lengths, are few too if two dates
-    may change as many and another chat has the same header: its ids up to the last that differs. Not so in two runs of one day, in which
-    dates do not change.
+    A long edit, of more than :data:`MOST_IDS` ids or of prompts of two lengths, counts as few ids only if a date is likely to have made it.
     """
     of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items()}
+    # In two runs of one day no date changes.
     edits = {prompt: edit for prompt, edit in of_chats.items() if edit is not None and not (edit.is_long and is_one_day)}
-    headers = Counter(edit.header for edit in edits.values())
-    return {prompt: edit for prompt, edit in edits.items() if not edit.is_long or headers[edit.header] > 1}
+    # A date stands in a header of the template, which other chats share.
+    chats_by_header = Counter(edit.header for edit in edits.values())
+    return {prompt: edit for prompt, edit in edits.items() if not edit.is_long or chats_by_header[edit.header] > 1}
 
 
 def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
     """Return the ids that differ; None if they are more than dates may change.
 
-    ``before`` and ``after`` are a prompt's old and new token ids, which must not be equal.
+    ``before`` and ``after`` are a prompt's old and new token ids, which must not be equal. Up to :data:`MOST_IDS` ids count as few wherever
+    they stand. More make a long edit, which must look like dates.
     """
     if len(before) != len(after):
         return _find_longer_edit(before, after)
     places = [place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
-    # A stretch is places in a row: place and number among the places rise together in it, so that equal differences count its length.
-    lengths = Counter(place - number for number, place in enumerate(places)).values()
-    if len(places) > MOST_IDS and not _may_be_dates(lengths):
+    is_long = len(places) > MOST_IDS
+    if is_long and not _may_be_dates(_measure_stretches(places)):
         return None
     replacements = tuple(((before[place],), (after[place],)) for place in places)
-    return _Edit(header=tuple(before[: places[-1] + 1]), start=places[0], replacements=replacements, is_long=len(places) > MOST_IDS)
+    return _Edit(header=tuple(before[: places[-1] + 1]), start=places[0], replacements=replacements, is_long=is_long)
+
+
+def _measure_stretches(places: Sequence[int]) -> Collection[int]:
+    """Return the length of each stretch, rising places in a row."""
+    # A place less its number in ``places`` is the same along a stretch, and another one in the next: counts of equal ones are lengths.
+    return Counter(place - number for number, place in enumerate(places)).values()
 
 
 def _find_longer_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
     """Return the ids that differ between prompts of two lengths.
 
-    A date may change the length: the id of a 9 becomes the two of a 10. None if the ids are more or lie further apart than dates may
-    change, or if ids stand where none were, or none where some were.
+    A date may change the length: the id of a 9 becomes the two of a 10. None if no date makes such an edit. Every edit of two lengths
+    counts as long, since a token that the template adds is one as well.
     """
     start = first_difference(before, after)
     alike_at_end = first_difference(before[start:][::-1], after[start:][::-1])
     old, new = before[start : len(before) - alike_at_end], after[start : len(after) - alike_at_end]
+    # From the first id that differs to the last: dates add few ids, and stand close together.
     if abs(len(old) - len(new)) > _MOST_MORE or len(old) > _WIDEST:
         return None
     operations = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()  # each turns old[i:j] into new[k:m]
     replacements = tuple((tuple(old[i:j]), tuple(new[k:m])) for tag, i, j, k, m in operations if tag != "equal")
     lengths = [max(map(len, replacement)) for replacement in replacements]
-    if any(not ids or not others for ids, others in replacements) or not _may_be_dates(lengths):
+    # A date replaces ids: none come where none were, and none go without others in their place.
+    are_all_replaced = all(ids and others for ids, others in replacements)
+    if not are_all_replaced or not _may_be_dates(lengths):
         return None
     return _Edit(header=tuple(before[: start + len(old)]), start=start, replacements=replacements, is_long=True)
 

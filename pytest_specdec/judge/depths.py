@@ -203,16 +203,16 @@ def _pair_depths(captured: Captured, kind: Kind) -> list[_DepthPair]:
     return [_DepthPair(shallow=depths[0], deep=deep) for deep in depths[1:]]
 
 
-def _failing_fraction(captured: Captured, acceptance: DepthAcceptance) -> float | None:
+def _failing_fraction(captured: Captured, deep: DepthAcceptance) -> float | None:
     """Return the failing fraction of the shallowest depth's acceptance.
 
-    With so much of it or less a deeper one fails: a tenth, or a half within the reach, in tokens, that the config states for drafts. None
-    beyond that reach, where drafts may be lost.
+    The deeper depth ``deep`` fails if it accepts that fraction of it or less. None if ``deep`` cannot fail.
     """
-    reach = captured.pair.variant.draft.context
+    reach = captured.pair.variant.draft.context  # tokens of context up to which drafts are accepted as at first, by the config
     if not reach:
         return _NEXT_TO_NOTHING
-    return _HALF if acceptance.prompt_tokens < reach else None
+    # Beyond the stated reach drafts may be lost, so that nothing fails.
+    return _HALF if deep.prompt_tokens < reach else None
 
 
 def _fail_drafts(captured: Captured, pair: _DepthPair) -> Verdict:

@@ -58,8 +58,9 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
     """Return how far an arm's answers equal the baseline's.
 
     Only successful answers at temperature 0 are compared, up to their first differing token. The result holds that token of both arms with
-    their raw log-probabilities (``captured.scores``); an answer without them there counts as unscored. An answer that only ends earlier
-    than the other has no differing token. Raises ValueError if an answer's scores belong to other tokens than its own.
+    their raw log-probabilities (``captured.scores``). An answer counts as unscored if these do not tell how far the two lie apart: a score
+    is missing there, or does not list the token. An answer that only ends earlier than the other has no differing token. Raises ValueError
+    if an answer's scores belong to other tokens than its own.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     # What each request at temperature 0 asks, as text: requests with equal texts are counted as one.
@@ -78,6 +79,7 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
             divergence = _compare_scores(answer, index, token, baseline_token)
             divergences += [] if divergence is None else [divergence]
     return SharedPrefix(
+        # A scored first difference is a compared token as well.
         tokens=equal_tokens + len(divergences),
         divergences=tuple(divergences),
         requests=len({questions[answer.request_id] for answer in answers}),

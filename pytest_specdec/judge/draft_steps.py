@@ -59,20 +59,20 @@ def total(answer: Answer) -> StepSum | None:
 
 
 def drafted_total(answer: Answer, *, every_step: bool) -> StepSum | None:
-    """Return the sums of :func:`total` over steps with a draft alone.
+    """Return the tokens and number of an answer's verify steps with a draft.
 
-    ``every_step`` says that the drafter drafts at every step; else a step may have no draft and emit one token. Without windows the
-    counters count steps with a draft alone. Returns None if neither shows a step, or if it is unknown which steps had a draft: the server
-    reports windows without a draft count for each, and the drafter skips some steps.
+    ``every_step`` says that the drafter drafts at every step; else a step may have no draft and emit one token. As in :func:`total` the
+    last step of each choice is left out. Returns None if the answer shows no step, or not which of its steps had a draft.
     """
     choices_with_steps = [choice for choice in answer.choices if choice.steps]
     if not choices_with_steps:
+        # Without windows the answer's counters are used, if it has any: they count only steps with a draft.
         return total(answer)
-    sizes: list[int] = []
+    sizes: list[int] = []  # tokens emitted by each step with a draft
     for choice in choices_with_steps:
         counts = _draft_counts(choice)
         if counts is not None:
-            sizes += [size for size, count in zip(choice.steps, counts, strict=False) if count]
+            sizes += [size for size, count in zip(choice.steps, counts[: len(choice.steps)], strict=True) if count]
         elif every_step:
             sizes += choice.steps
         else:
@@ -92,15 +92,16 @@ def _draft_counts(choice: Choice) -> tuple[int, ...] | None:
 def steps(answer: Answer) -> tuple[DraftStep, ...]:
     """Return the whole verify steps of an answer with one choice.
 
-    The last step is left out, since a limit on the answer's length may have cut it. The number of draft tokens is unknown (None) unless the
-    server reported one for each step. Returns () without windows.
+    Windows are the tokens emitted by the prefill, which verifies nothing, and by each verify step. ``choice.steps`` has those of the steps,
+    without the last one, which a limit on the answer's length may have cut. The number of draft tokens is unknown (None) unless the server
+    reported one for each step. Returns () without windows.
     """
     choice = answer.choice
-    prefill = sum((choice.windows or ())[:1])  # the first window is the prefill's, which verifies nothing
+    prefill = sum((choice.windows or ())[:1])
     context = answer.prompt_tokens + prefill
     counts: Sequence[int | None] = _draft_counts(choice) or (None,) * len(choice.steps)
     draft_steps: list[DraftStep] = []
-    for size, count in zip(choice.steps, counts, strict=False):
+    for size, count in zip(choice.steps, counts[: len(choice.steps)], strict=True):
         draft_steps.append(DraftStep(context=context, drafted=count, accepted=size - 1))
         context += size
     return tuple(draft_steps)

@@ -82,8 +82,8 @@ class RankDrafts:
     def is_lost_to_server(self) -> bool:
         """True if the server's share of accepted drafts falls with the rank's.
 
-        The settled rounds are those after the first sixth; their first and last third are compared. The server must have lost at least half
-        of what the rank lost, as shares of the server's tokens. False if the rank lost nothing, or too few rounds have the server's share.
+        Without a fault other ranks gain the accepted drafts that one rank loses: the server must have lost at least half of them. The first
+        and the last third of the rounds are compared, after the first sixth, in which caches and clocks settle. False if these are too few.
         """
         counted = [one for one in self.rounds if one.whole.drafted_share is not None]
         settled = counted[len(counted) // _SETTLING :]
@@ -92,8 +92,10 @@ class RankDrafts:
             return False
         first, last = settled[:third], settled[-third:]
         fall_of_rank = _rank_share(first) - _rank_share(last)
+        fall_of_server = _server_share(first) - _server_share(last)
+        # By so much the rank's fall lowers the server's share, by its part of the tokens in the last third, where the drafts are missing.
         rank_loss = fall_of_rank * sum(one.tokens for one in last) / max(1, sum(one.whole.tokens for one in last))
-        return rank_loss > 0.0 and _server_share(first) - _server_share(last) >= _SEEN * rank_loss
+        return rank_loss > 0.0 and fall_of_server >= _SEEN * rank_loss
 
 
 def _rank_share(rounds: Sequence[RankRound]) -> float:
@@ -123,12 +125,13 @@ def rank_drafts(transcript: Transcript) -> list[RankDrafts]:
     Rounds in which a rank has no tokens are left out.
     """
     by_name: dict[str, list[RankRound]] = {}
-    for one, requests in zip(transcript.soak, _sum_requests(transcript), strict=True):
-        for rank in one.ranks:
+    for whole, requests_until in zip(transcript.soak, _sum_requests(transcript), strict=True):
+        for rank in whole.ranks:
+            # Without a count of generated tokens the share is the rank's acceptance rate, among its draft tokens.
             tokens = rank.counters.draft_tokens if rank.generated_tokens is None else rank.generated_tokens
             if tokens:
                 share = rank.counters.accepted_tokens / tokens
-                by_name.setdefault(rank.name, []).append(RankRound(whole=one, requests=requests, share=share, tokens=tokens))
+                by_name.setdefault(rank.name, []).append(RankRound(whole=whole, requests=requests_until, share=share, tokens=tokens))
     return [RankDrafts(name=name, rounds=tuple(rounds)) for name, rounds in by_name.items()]
 
 

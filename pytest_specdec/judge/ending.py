@@ -53,18 +53,19 @@ def check_endings(captured: Captured) -> Verdict | None:
     The rules (:data:`_RULES`) hold for any correct server: a reported limit was reached, a stop has a reason, nothing follows an end,
     finish_reason and usage agree with the tokens, and the same tokens end in the same way. A rule that an answer of the baseline breaks is
     left out; of several that an answer breaks, the first counts. The variant may end up to k + 1 tokens before the end of the context, for
-    k draft tokens of a verify step; the control, which does not draft, may not. Where the ids may hide ends, an end before or after the
-    baseline's breaks no rule unless such ends are too many (:attr:`StopCounts.differ`).
+    k draft tokens of a verify step; the control, which does not draft, may not.
     """
     peers = _answer_ends(captured, captured.baseline_boots)
     draft_tokens = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     ends = _answer_ends(captured, (captured.speculative,))
     baseline = learn_endings(peers, leeway=0 if captured.is_control else draft_tokens + 1)
     excused = [(flaw, rule) for flaw, rule in _RULES if any(rule(peer, baseline) for peer in peers)]
-    if not baseline.shows(EndKind.PLAIN) and _count_stops(captured, ends).differ:
-        # Near-ties between an end and a token do not explain so many other ends: they are held against the variant one by one.
-        baseline = replace(baseline, shows_end=baseline.shows_end | {EndKind.PLAIN})
     rules = [named_rule for named_rule in _RULES if named_rule not in excused]
+    # Where ids hide ends of sequence, an end before or after the baseline's may be a near-tie and breaks no rule. But if the arm's answers
+    # stop far more or less often than the baseline's (``differ``), near-ties do not explain it: each such end then counts as shown, and so
+    # breaks a rule. The baseline's own near-ties have excused no rule above.
+    if not baseline.shows(EndKind.PLAIN) and _count_stops(captured, ends).differ:
+        baseline = replace(baseline, shows_end=baseline.shows_end | {EndKind.PLAIN})
     wrong = [wrong_end for end in ends if (wrong_end := _find_first_breach(end, baseline, rules))]
     return _fail_ending(captured, wrong, {flaw for flaw, _ in excused}) if wrong else None
 
@@ -167,19 +168,22 @@ def _describe_stop_at_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a stop at an ordinary token, or before any token.
 
-    Ordinary are ids after which the baseline's answers go on. Empty if the answer does not stop there, if the request has stops or a
-    grammar, or if the ids of the baseline or of the answer may hide ends of sequence. Empty too below the limit if no end of sequence is
-    known.
+    Ordinary are ids after which the baseline's answers go on. Empty for requests with stops or a grammar, if the answer does not stop
+    there, and if an end of sequence may stand behind its ids unseen. Empty too below the limit if no end of sequence is known.
     """
-    is_plain_stop = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
-    if not is_plain_stop or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
+    if end.limits.kind is not EndKind.PLAIN or end.choice.finish_reason != "stop":
+        return ""
+    if not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
         return ""
     if not end.ids:
         return "finish_reason 'stop' before any token" if not end.choice.written else ""
-    # No id is hidden after the last one if usage counts none, or if plain answers of the baseline stop and hide none.
+    # No id is hidden after the last one if usage counts none, or if the baseline has plain answers that stop: none hides its end here.
     is_counted_whole = len(end.answer.choices) == 1 and end.excess_tokens == 0
-    is_end_visible = is_counted_whole or EndKind.PLAIN in baseline.hides_end
-    if not is_end_visible or not (end.at_limit or baseline.eos_ids) or end.ids[-1] not in baseline.ordinary:
+    baseline_stops = EndKind.PLAIN in baseline.hides_end  # it has only the kinds with a stopped answer
+    if not is_counted_whole and not baseline_stops:
+        return ""
+    has_known_reason = end.at_limit or bool(baseline.eos_ids)  # at the limit it would be length, at a known end of sequence stop
+    if not has_known_reason or end.ids[-1] not in baseline.ordinary:
         return ""
     return f"finish_reason 'stop' after {end.tokens} tokens, at id {end.ids[-1]}, which ends no sequence"
 
@@ -257,12 +261,12 @@ def _describe_wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a wrong usage; empty if it is right.
 
-    Right are the numbers of tokens by which the baseline's usage exceeds its ids: 0, or 1 for an end of sequence that is counted and not
-    shown. Usage is that of all choices together, so that it is checked once per answer, at its first choice, against any sum of right
-    numbers. Empty if the baseline does not give both ids and usage, or if the answer has text without ids.
+    Usage may exceed the ids by as many tokens as the baseline's does: by 0, or by 1 for an end of sequence that is counted and not shown.
+    It is checked once per answer, at the first choice, since it counts all choices together. Empty if the baseline does not give both ids
+    and usage, or if the answer has text without ids.
     """
-    answer = end.answer
-    if not baseline.miscounts or end.choice is not answer.choices[0]:
+    answer, allowed_excesses = end.answer, baseline.miscounts  # of the baseline's answers, by finish reason and kind of request
+    if not allowed_excesses or end.choice is not answer.choices[0]:
         return ""
     if answer.usage is None:
         return "no usage"
@@ -270,9 +274,11 @@ def _describe_wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     if not has_ids and any(choice.written or choice.tool_calls for choice in answer.choices):
         return ""  # Without ids there is nothing to count; the judges of tokens report that they are missing.
     # For kinds of ends that the baseline does not have, all of its own excesses are allowed, and one token for a hidden end.
-    excesses_of_others = frozenset({0, 1}).union(*baseline.miscounts.values())
-    by_choice = [baseline.miscounts.get((str(choice.finish_reason), end.limits.kind), excesses_of_others) for choice in answer.choices]
-    if end.excess_tokens in {sum(excesses) for excesses in product(*by_choice)}:
+    excesses_of_others = frozenset({0, 1}).union(*allowed_excesses.values())
+    by_choice = [allowed_excesses.get((str(choice.finish_reason), end.limits.kind), excesses_of_others) for choice in answer.choices]
+    # Each choice may bring any of its allowed excesses; usage shows only their sum.
+    allowed_sums = {sum(excesses) for excesses in product(*by_choice)}
+    if end.excess_tokens in allowed_sums:
         return ""
     emitted = sum(len(choice.token_ids) for choice in answer.choices)
     return f"usage counts {answer.usage.completion_tokens} completion tokens; the answer has {emitted} ids"

@@ -56,10 +56,10 @@ _ALIKE = 0.5
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers, drafts, memory and failures of a soak.
 
-    Server failures come first, then refusals, tokens, drafts and memory. Tokens of both passes are judged by scores, as at temperature 0
-    everywhere (judge/greedy.py). Drafts and memory are tested by their order in time (stats/decline.py), each at the captured share of
-    alpha, and fail only if they change by enough to matter. INCONCLUSIVE if the soak had too few rounds, or if drafts fell too late or in
-    too few rounds to tell the fall from chance.
+    Server failures come first, then refusals: of all requests, or of some that were answered before. :func:`_judge_tokens` then judges the
+    tokens of both passes by scores, as at temperature 0 everywhere (judge/greedy.py). It also judges drafts and memory, by their order in
+    time (stats/decline.py), each at the captured share of alpha; they fail only if they change by enough to matter. It is INCONCLUSIVE if
+    the soak had too few rounds, or if drafts fell too late or in too few rounds to tell the fall from chance.
     """
     return _check_server(captured) or refusal(captured) or _check_refusals(captured) or _judge_tokens(captured)
 
@@ -89,20 +89,21 @@ def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on server failures; None without one.
 
     A failure in the soak has recurred if the fresh server failed as well in the same traffic. It is then a FAIL if the baseline's soak has
-    no failure, else INVALID. Any other failure is judged as in every family (:func:`server_failure`); if the soak has failures too, its
-    rounds are added to the evidence, unless another failure has recurred outside it.
+    no failure, else INVALID. Any other failure is judged as in every family (:func:`server_failure`).
     """
     verdict = server_failure(replace(captured, on_verdict=None))  # only the verdict returned here is reported
     if verdict is None:
         return None
     served, failed = sum(one.requests for one in captured.speculative.soak), sum(one.failed for one in captured.speculative.soak)
     recurring = [failure for failure in captured.speculative.server_failures if failure.recurred]
-    if not failed or not all(failure.in_soak for failure in recurring):
+    # Without a failure in the soak, or with one that recurred outside it, the soak is not to blame.
+    if not failed or any(not failure.in_soak for failure in recurring):
         return restate(captured, verdict)
     line = f"soak         {served:,} requests answered, {failed} failed"
     evidence = (*verdict.evidence, line, *_list_rounds(captured.speculative))
     if verdict.outcome is not Outcome.FAIL or not recurring:
         return restate(captured, verdict, evidence=evidence)
+    # A failure of the soak recurred.
     if any(one.failed for one in captured.baseline.soak):
         return say(
             captured, Outcome.INVALID, "the baseline fails too in minutes of the same traffic, so it cannot judge", evidence=evidence
@@ -146,8 +147,8 @@ def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return this family's replacements for fields of the greedy judge's FAIL.
 
     They get a line with the numbers of answers before and after the soak with a wrong token, below the baseline's best one by more than the
-    tolerance. If the failure is by wrong tokens, some after a soak and none before it, it is named WRONG_LATER, and loses its example,
-    since a client that asks once would not see it.
+    tolerance. A failure by wrong tokens, some after a soak and none before it, is named WRONG_LATER. It loses its example, since a client
+    that asks once would not see it.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -155,8 +156,10 @@ def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     after = sum(answer.pass_index > 0 for answer in wrong)
     before = len(wrong) - after
     line = f"passes       answers with a wrong token: {before} before the soak, {after} after it"
-    fields = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line, *_list_rounds(captured.speculative))}
-    if before or not after or not captured.speculative.soak or not greedy.is_by_wrong_tokens(verdict):
+    short = (*verdict.short[:3], line)  # a failed test's message has room for four lines
+    fields = {"short": short, "evidence": (*verdict.evidence, line, *_list_rounds(captured.speculative))}
+    is_wrong_only_later = after > 0 and not before and bool(captured.speculative.soak)
+    if not is_wrong_only_later or not greedy.is_by_wrong_tokens(verdict):
         return fields
     headline = f"{WRONG_LATER}: {after} answers with a wrong token after {_describe_length(captured.speculative)}, none before"
     return {**fields, "headline": f"{headline}; {verdict.headline}", "names": WRONG_LATER, "example": None}
@@ -165,12 +168,13 @@ def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
 def _check_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts decay with time, else None.
 
-    The server's rounds are tested first, then equal answers before and after the soak, then each rank's rounds. Half of the share of
-    alpha is for the server's rounds, half for those of its ranks; equal answers are tested at the whole share. None too if the rounds
-    cannot be compared.
+    The server's rounds are tested first, then equal answers before and after the soak, then the rounds of each rank, a part of the server
+    with counters of its own. None too if the rounds cannot be compared.
     """
     if not _are_drafts_comparable(captured):
         return None
+    # Equal answers have a share of the budget of their own, ``captured.alpha``. Another one is for the rounds: half for the server's, half
+    # for those of its ranks.
     return (
         _fail_fall(captured, server_shares(captured.speculative), DRAFTS_DECAY, captured.alpha / 2.0)
         or _check_same_answers(captured)
@@ -179,32 +183,34 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 
 
 def _are_drafts_comparable(captured: Captured) -> bool:
-    """Return True if all rounds have the same requests, and counters of these alone.
-
-    Not so if others asked or restarted the server, if its counters lack some of the answers, or if it refused requests of the soak. More
-    accepted drafts than tokens show too that the counters are of other requests.
-    """
+    """Return True if all rounds have the same requests, and counters of these alone."""
     arm = captured.speculative
-    is_shared = arm.foreign or arm.elsewhere or arm.uncounted or arm.replaced  # texts on how it shows, empty if it does not
-    return not is_shared and not _refuses(arm) and not any((one.drafted_share or 0.0) > 1.0 for one in arm.soak)
+    # Texts, empty unless it shows that others asked the server, that another one gave some answers, that counters lack some, or that others
+    # restarted the server.
+    if arm.foreign or arm.elsewhere or arm.uncounted or arm.replaced:
+        return False
+    # More accepted drafts than tokens show too that the counters are of other requests.
+    are_of_others = any((one.drafted_share or 0.0) > 1.0 for one in arm.soak)
+    return not are_of_others and not _refuses(arm)
 
 
 def _check_same_answers(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts for the same answers are accepted less after the soak.
 
-    Compared are requests answered alike before and after it. FAIL at half the earlier acceptance or less, beyond chance
-    (:func:`acceptance_drop`): DRAFTS_DIE at a tenth or less, else DRAFTS_DECAY. None otherwise.
+    Of requests at temperature 0, :func:`acceptance_drop` compares those with equal answers before and after it. FAIL at half the earlier
+    acceptance or less, beyond chance: DRAFTS_DIE at a tenth or less, else DRAFTS_DECAY. None otherwise.
     """
     greedy_ids = {request.id for request in captured.workload.requests if request.greedy}
     answers = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in greedy_ids]
     first = {answer.request_id: answer for answer in answers if not answer.pass_index}
     pairs = [Repeat(first=first[a.request_id], later=a) for a in answers if a.pass_index and a.request_id in first]
-    drop = acceptance_drop(captured, pairs, captured.alpha)  # it chooses the name; fail_drop decides by the same test
-    name = DRAFTS_DIE if drop is not None and drop.after.rate <= _DEAD * drop.before.rate else DRAFTS_DECAY
-    verdict = fail_drop(replace(captured, on_verdict=None), name, pairs, captured.alpha)
-    if verdict is None:
+    drop = acceptance_drop(captured, pairs, captured.alpha)
+    if drop is None:
         return None
-    return restate(captured, verdict, evidence=_list_evidence(captured, verdict))
+    name = DRAFTS_DIE if drop.after.rate <= _DEAD * drop.before.rate else DRAFTS_DECAY
+    # The same test again, put into a verdict. Without ``on_verdict`` it is not reported before ``restate`` has added the evidence.
+    verdict = fail_drop(replace(captured, on_verdict=None), name, pairs, captured.alpha)
+    return None if verdict is None else restate(captured, verdict, evidence=_list_evidence(captured, verdict))
 
 
 def _check_ranks(captured: Captured) -> Verdict | None:
@@ -224,14 +230,14 @@ class _FallingRank:
 
 
 def _falling_ranks(captured: Captured) -> Iterator[_FallingRank]:
-    """Yield each rank with decaying drafts.
+    """Yield each rank with decaying drafts, and whether the server's drafts fall with them.
 
     A rank is a part of the server with its own counters. Half of ``captured.alpha``, the share of the false-alarm budget, is split evenly
     over the ranks; the other half is for the server as a whole.
     """
-    quiet, ranks = replace(captured, on_verdict=None), rank_drafts(captured.speculative)
+    ranks, unreported = rank_drafts(captured.speculative), replace(captured, on_verdict=None)  # say() calls on_verdict
     for rank in ranks:
-        failure = _fail_fall(quiet, rank.shares, f"{RANK_DECAYS}: {rank.name}", captured.alpha / 2.0 / len(ranks))
+        failure = _fail_fall(unreported, rank.shares, f"{RANK_DECAYS}: {rank.name}", captured.alpha / 2.0 / len(ranks))
         if failure is not None:
             yield _FallingRank(name=rank.name, failure=failure, is_lost_to_server=rank.is_lost_to_server)
 
@@ -244,16 +250,17 @@ def _fraction_left(captured: Captured) -> float:
 def _fail_fall(captured: Captured, drafted: DraftedShares, name: str, alpha: float) -> Verdict | None:
     """Return FAIL if the share of accepted drafts falls far and beyond chance, else None.
 
-    ``drafted`` has the rounds' shares. Far is to :func:`_fraction_left` of the earlier share or less, and chance is tested at ``alpha``.
-    ``name`` is the fault's; DRAFTS_DECAY becomes DRAFTS_DIE at a tenth or less.
+    ``drafted`` has the rounds' shares, whose fall is tested at ``alpha``. It is far if the fraction of the earlier share that is left is at
+    most :func:`_fraction_left`. ``name`` is the fault's; DRAFTS_DECAY is replaced by DRAFTS_DIE if a tenth or less is left.
     """
     fall = drafted.fall
     if fall is None or fall.p_value > alpha or fall.fraction_left > _fraction_left(captured):
         return None
-    is_dead = fall.fraction_left <= _DEAD and name == DRAFTS_DECAY
-    name = DRAFTS_DIE if is_dead else name
-    how = f"in the last {fall.end} of {len(drafted.shares)} rounds" if fall.end else "in the last third of the rounds"
-    headline = f"{name}: {fall.last:.1%} of the tokens are accepted drafts {how}, {fall.first:.1%} before"
+    if name == DRAFTS_DECAY and fall.fraction_left <= _DEAD:
+        name = DRAFTS_DIE
+    # ``end`` is the number of last rounds that lie below all earlier ones. It is 0 for a steady fall, told from the first and last third.
+    when = f"in the last {fall.end} of {len(drafted.shares)} rounds" if fall.end else "in the last third of the rounds"
+    headline = f"{name}: {fall.last:.1%} of the tokens are accepted drafts {when}, {fall.first:.1%} before"
     return say(
         captured,
         Outcome.FAIL,
@@ -270,15 +277,16 @@ def _fail_fall(captured: Captured, drafted: DraftedShares, name: str, alpha: flo
 
 
 def _check_memory(captured: Captured) -> Verdict | None:
-    """Return FAIL if memory grows to the end unlike the baseline's.
+    """Return FAIL if memory grows by requests until the soak's end, else None.
 
-    Its slope is tested at ``captured.alpha``, and has to be at least twice the baseline's. None otherwise, and if the growth of either
-    is unknown.
+    The growth must be beyond chance, at ``captured.alpha``, and at least twice as steep as the baseline's. None too if the growth of either
+    is unknown. The first third of the soak, in which caches fill, is left out: the halves of the rest are its second and last third.
     """
     growth, baseline = memory_growth(captured.speculative.soak), memory_growth(captured.baseline.soak)
-    if growth is None or baseline is None or growth.p_value > captured.alpha or not growth.goes_on:
+    if growth is None or baseline is None:
         return None
-    if baseline.slope > _ALIKE * growth.slope:
+    # ``goes_on`` is False for growth that is too small to count, or that levels off.
+    if growth.p_value > captured.alpha or not growth.goes_on or baseline.slope > _ALIKE * growth.slope:
         return None
     return say(
         captured,
@@ -314,16 +322,18 @@ def _check_rounds(captured: Captured) -> Verdict | None:
 def _describe_doubtful_decay(captured: Captured) -> str:
     """Return a clause on a fall in accepted drafts that may be a decay.
 
-    The fall is large enough but may be chance, or the last three rounds are low, or drafts all but ended in the first rounds, which the
-    test leaves out. Empty without one, and if shares are too few or cannot be compared. Sure falls have failed before.
+    Falls beyond chance have failed before (:func:`_check_drafts`). A doubtful one is as large, but may be chance, or shows only in the last
+    three rounds. Or drafts have all but ended since the first three rounds, which the test leaves out. Empty without a doubtful fall, and
+    if shares are too few or cannot be compared.
     """
     drafted, least = server_shares(captured.speculative), _fraction_left(captured)
     if len(drafted.shares) < LEAST_ROUNDS or not _are_drafts_comparable(captured):
         return ""
     first, last, fall = median(drafted.shares[:_END]), median(drafted.shares[-_END:]), drafted.fall
-    is_lower = fall is not None and (fall.fraction_left <= least or last <= least * fall.first)
+    is_low = fall is not None and fall.fraction_left <= least
+    is_low_at_end = fall is not None and last <= least * fall.first
     is_dead_early = first >= LEAST_DRAFTED and last <= _DEAD * first
-    if not is_lower and not is_dead_early:
+    if not is_low and not is_low_at_end and not is_dead_early:
         return ""
     earlier = first if fall is None else fall.first
     return f"accepted drafts fell from {earlier:.1%} of the tokens to {last:.1%}"
@@ -340,18 +350,20 @@ def _describe_soak(captured: Captured) -> str:
 
     That is its length; the change of accepted drafts and of memory, or why it is unknown; and that of the speed of arms with enough rounds.
     """
-    arm, baseline = captured.speculative, memory_growth(captured.baseline.soak)
+    arm, baseline_growth = captured.speculative, memory_growth(captured.baseline.soak)
+    # ``fall`` has the medians of the first and the last rounds, also if they hardly differ.
     fall, growth, is_comparable = server_shares(arm).fall, memory_growth(arm.soak), _are_drafts_comparable(captured)
-    are_both_known = fall is not None and is_comparable and growth is not None
-    parts = [f"as at first after {_describe_length(arm)}" if are_both_known else f"after {_describe_length(arm)}"]
+    # "As at first" is claimed only if both drafts and memory could be judged: a fault of either fails instead.
+    are_both_judged = fall is not None and is_comparable and growth is not None
+    parts = [f"as at first after {_describe_length(arm)}" if are_both_judged else f"after {_describe_length(arm)}"]
     if not is_comparable:
         parts.append("drafts not compared, as others asked the server or requests were refused")
     elif fall is None:
         parts.append("drafts not counted" if not server_shares(arm).shares else "hardly a draft from the beginning")
     else:
         parts.append(f"accepted drafts {fall.first:.0%} of the tokens at first and {fall.last:.0%} at the end")
-    unlike = "" if baseline else ", that of the baseline not known"
-    parts.append("memory not known" if growth is None else f"memory {growth.slope:+,.0f} MiB with 1,000 requests{unlike}")
+    uncompared = "" if baseline_growth else ", that of the baseline not known"
+    parts.append("memory not known" if growth is None else f"memory {growth.slope:+,.0f} MiB with 1,000 requests{uncompared}")
     parts += [f"{one.arm} {_describe_speed(one.soak)}" for one in (arm, captured.baseline) if len(one.soak) >= LEAST_ROUNDS]
     return ", ".join(parts)
 
@@ -359,7 +371,7 @@ def _describe_soak(captured: Captured) -> str:
 def _describe_speed(rounds: Sequence[SoakRound]) -> str:
     """Return the change of speed from the first third of rounds to the last, in words.
 
-    Each third counts by the middle one of its speeds, since a single round may be slow by chance.
+    Each third counts by the middle one of its speeds, since a single round may be slow by chance. ``rounds`` are three or more.
     """
     third = len(rounds) // 3
     first, last = (sorted(one.tokens_per_s for one in part)[third // 2] for part in (rounds[:third], rounds[-third:]))
@@ -369,7 +381,8 @@ def _describe_speed(rounds: Sequence[SoakRound]) -> str:
 def _list_evidence(captured: Captured, verdict: Verdict) -> tuple[str, ...]:
     """Return the verdict's evidence, with the rounds of both arms.
 
-    A line before them names each rank whose share of accepted drafts falls while the server's does not.
+    A line before them names each rank whose share of accepted drafts falls while the server's does not. That is no fault: a router may have
+    sent the rank other prompts than before.
     """
     rank_lines = [
         f"ranks        {rank.name}: {rank.failure.cell}, the server's share does not fall with it, as where prompts move between ranks"

@@ -54,11 +54,11 @@ def judge(captured: Captured) -> Verdict:
     A server failure, a refusal, wrong endings and an engine that cannot score come first, then the scores (:func:`judge_scores`).
 
     Each token has to be the baseline's choice after the arm's own prefix, up to noise. Its gap is max_v l(v) - l(x), for log-probabilities
-    l of the baseline. The arm's gaps above the tolerance and its unexplained lengths are counted, and compared with the same counts of the
-    baseline's own boots (stats/excess.py). If the run has shown that its servers do not jump, one such token is proof. Smaller gaps fail
-    only if a bet on them reaches its alarm against logit noise (stats/near_ties.py). A count too high for noise and too low for an alarm
-    is SUSPICIOUS. Presence and frequency penalties and biases are added to the scores. INCONCLUSIVE if tokens are few or the engine gives
-    no scores, even if all strings are equal.
+    l of the baseline with the request's penalties and biases added. Tokens with a gap above the tolerance are counted, and answer lengths
+    that no near-tie explains; the counts are compared with those of the baseline's own boots (stats/excess.py). One is proof if the run has
+    shown that rounding never moves a token of its servers so far. A count too high for noise and too low for an alarm is SUSPICIOUS.
+    Smaller gaps fail only if a bet against logit noise alarms (stats/near_ties.py). INCONCLUSIVE if tokens are few or the engine gives no
+    scores, even if all strings are equal.
     """
     return server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured) or judge_scores(captured)
 
@@ -86,14 +86,15 @@ def judge_scores(captured: Captured) -> Verdict:
     """
     try:
         tally = tally_tokens(captured)
-        rounds = [tally_tokens(repeat) for repeat in captured.repeats]
+        rounds = [tally_tokens(repeat) for repeat in captured.repeats]  # the requests sent again, to settle an open count
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(answer.positions for answer in tally.answers):
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
+    # Each round's wrong tokens, beside those of the baseline's boots, join the evidence of the first count.
     tally = replace(tally, repeats=tuple(again.allowed.count_round(again.events, len(again.gaps)) for again in rounds))
     gate = gated_noise(captured, captured.alpha / 2.0)
-    # The budget pays two tests, of wrong tokens and of near-ties, each at alpha. With the gate there are three, each at half of it.
+    # The budget pays two tests at alpha, of wrong tokens and of near-ties. With the gate's there are three, which at half of it cost less.
     if gate is not None:
         captured = replace(captured, alpha=captured.alpha / 2.0)
         tally = replace(tally, gate=gate)
@@ -109,9 +110,9 @@ def judge_scores(captured: Captured) -> Verdict:
 
 
 def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Return INVALID for a baseline too noisy to judge by.
+    """Return INVALID for a baseline too noisy to judge by; None otherwise.
 
-    Its own tokens lie beyond the tolerance too often, or its calibration is invalid. None otherwise.
+    Its calibration is invalid. Or too many of its own tokens lie beyond the tolerance: these may then be at odds with its own scores.
     """
     if tally.allowed.trustworthy:
         return None
@@ -119,7 +120,7 @@ def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | N
     noise = tally.allowed.calibration.noise or 0.0
     headline = _describe_contradiction(captured, tally) if tally.allowed.calibration.valid else ""
     if not headline:
-        cause = "the baseline does not repeat itself" + _other_weights(captured)
+        cause = "the baseline does not repeat itself" + _describe_other_scorer(captured)
         headline = f"{cause}: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
     return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_greedy_figures(tally))
 
@@ -142,19 +143,19 @@ def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
 def _explain_contradiction(captured: Captured, tally: GreedyTally) -> str:
     """Return a clause on why the baseline's tokens are not the best by its scores.
 
-    If some requests have penalties or biases, the baseline ignores them, where its gaps show that, or else counts them in another way than
-    its engine is known for. Without them the tokens are just not the best. A scorer of other weights may be the cause where there is one.
+    If some requests have penalties or biases, the baseline ignores them, as it does if its tokens are the best without them. Or else it
+    counts them over other tokens than its engine is known for (``penalty_window``). A separate scorer may be another cause.
     """
-    other_weights = _other_weights(captured)
+    or_scorer = _describe_other_scorer(captured)
     if not any(penalties(request.body).adds for request in captured.workload.requests):
-        return f"its greedy tokens are not its scores' best ones{other_weights}"
+        return f"its greedy tokens are not its scores' best ones{or_scorer}"
     unpenalised = [answer for boot in captured.baseline_boots for answer in scored_answers(boot, captured.scores.get(boot.arm, ()))]
-    ignored = greedy_diagnosis.ignored_penalties(captured, tally.peers, unpenalised, STATED)
-    return ignored or f"its penalties are not those that its engine is known for, over {captured.penalty_window}{other_weights}"
+    ignored = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw=unpenalised, gap=STATED)  # STATED is the least tolerance
+    return ignored or f"its penalties are not those that its engine is known for, over {captured.penalty_window}{or_scorer}"
 
 
-def _other_weights(captured: Captured) -> str:
-    """Return a clause on a separate scorer as another cause; empty without one."""
+def _describe_other_scorer(captured: Captured) -> str:
+    """Return a clause that blames a separate scoring server; empty without one."""
     return ", or the scorer serves other weights" if SCORER in captured.capabilities else ""
 
 
@@ -261,10 +262,7 @@ def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
 
 
 def _check_all_scored(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Return INVALID if an unscored answer differs from the baseline's, else None.
-
-    An answer equal to the baseline's needs no score of its own.
-    """
+    """Return INVALID if an unscored answer differs from the baseline's, else None; an equal one needs no score of its own."""
     scored = {scored.answer.key for scored in tally.answers}
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
     differing = [a for a in captured.speculative.answers if a.ok and a.key not in scored and baseline.get(a.key, ()) != a.choice.token_ids]
@@ -291,8 +289,9 @@ def _name_fault(captured: Captured, tally: GreedyTally) -> str:
 def _check_near_ties(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Return FAIL if near-ties flip more often than the tolerated noise explains.
 
-    A flip is a token just below the best one. The evidence is a bet against ``flips``, the noise. INVALID if it alarms for the baseline's
-    own boots too, and None without an alarm. Tokens beyond the tolerance have been judged as wrong tokens, and are left out.
+    A near-tie flips if a token just below the best one is emitted. A bet gains if there are more flips than noise of ``allowed.flips``
+    makes; tokens beyond the tolerance were judged before and are left out. INVALID if it also alarms for the baseline's own boots, which
+    may just be at odds with their scores. None without an alarm.
     """
     allowed, alpha = tally.allowed, captured.alpha
     bet = wealth(greedy_tokens(captured, tally.answers, allowed.gap), allowed.flips)
@@ -346,10 +345,10 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     tokens, gap = _scored_tokens(tally.answers), tally.allowed.gap
     figures, evidence = _greedy_figures(tally), _evidence(captured, tally)
     distinct = len(tally.gaps)  # the alarm counts a repeated token once
-    caught_rate = tally.allowed.ruled_out(distinct, captured.alpha)
+    caught_rate = tally.allowed.ruled_out(distinct, captured.alpha)  # of wrong tokens spread evenly; below, of answers wrong throughout
     caught_share = tally.allowed.ruled_out_answers(answer_lengths(captured.workload, tally.answers), distinct, captured.alpha)
-    undecided = tally.gate.undecided if tally.gate else ""
-    excess = tally.allowed.describe_excess(tally.events, len(tally.gaps), tally.repeats)
+    undecided_gate = tally.gate.undecided if tally.gate else ""
+    excess = tally.allowed.describe_excess(tally.events, distinct, tally.repeats)  # on tokens beyond the tolerance that noise explains
     if tokens < LEAST_TOKENS:
         return say(
             captured,
@@ -362,7 +361,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens:,} tokens wrong{excess}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
+        f"0 of {tokens:,} tokens wrong{excess}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided_gate}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; {tally.allowed.describe_ruled_out(caught_rate, caught_share)}. "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
@@ -428,21 +427,21 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
 
 
 def _greedy_figures(tally: GreedyTally) -> dict[str, float]:
-    """Return the figures common to all verdicts on scored tokens."""
+    """Return the figures common to all verdicts on scored tokens, of which there is one at least."""
     gaps = [gap for answer in tally.answers for gap in answer.gaps]
     peer_gaps = [gap for answer in tally.peers for gap in answer.gaps]
     return {
         "tokens": float(len(gaps)),
         "answers": float(len(tally.answers)),
         "answers_differing": float(len(tally.differences)),
-        "wrong_tokens": float(len(tally.wrong)),
+        "wrong_tokens": float(len(tally.wrong)),  # all with a gap above the tolerance
         "near_ties": float(sum(0.0 < gap <= tally.allowed.gap for gap in gaps)),
         "largest_gap_nats": max(gaps),
         "tolerance_nats": tally.allowed.gap,
-        "tokens_beyond_noise": float(tally.events),
-        "baseline_tokens_beyond_noise": float(tally.allowed.peer_events),
+        "tokens_beyond_noise": float(tally.events),  # those, repeated ones once, and unexplained lengths
+        "baseline_tokens_beyond_noise": float(tally.allowed.peer_events),  # of its boots and of the calibration
         "noise_nats": tally.allowed.noise,
-        "verify_noise_factor": tally.allowed.verify_factor,
+        "verify_noise_factor": tally.allowed.verify_factor,  # the verify kernel's noise over that of decoding
         "baseline_tokens": float(len(peer_gaps)),
         "baseline_near_ties": float(sum(gap > 0.0 for gap in peer_gaps)),
         "baseline_largest_gap_nats": max(peer_gaps, default=0.0),

@@ -144,10 +144,9 @@ _UNKNOWN = -1
 def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> str:
     """Return the name of the fault behind the wrong tokens' places.
 
-    Wrong are tokens with a gap above ``gap``, in nats. A fault is named if they stand where it would make tokens wrong, and evenly spread
-    ones would do so with a probability of 1 % at most. The first that fits counts: prompts as long as a verify window, accepted draft
-    tokens, places where drafts stop, or slots (:func:`_name_by_slot`). EVERYWHERE if none fits, windows are known and over four fifths of
-    all tokens are wrong; else :data:`UNNAMED`. The name does not change the verdict: the tokens are wrong in any case.
+    Wrong are tokens with a gap above ``gap``, in nats. Each fault makes tokens wrong at certain places. It is named if the wrong tokens
+    gather there, beyond chance (:func:`_gather_in`); the first that fits counts. EVERYWHERE if none fits, windows are known and over four
+    fifths of all tokens are wrong; else :data:`UNNAMED`. The name does not change the verdict: the tokens are wrong in any case.
     """
     wrong_by_answer = [np.array(scored.gaps) > gap for scored in answers]
     wrong = np.concatenate(wrong_by_answer)
@@ -155,13 +154,15 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     # A server may take a prompt with as many tokens as a verify window for a decode step.
     window_tokens = captured.pair.variant.draft.tokens + 1
     of_short_prompts = np.concatenate([np.full(len(scored.gaps), scored.answer.prompt_tokens == window_tokens) for scored in answers])
-    if _gather_in(wrong, of_short_prompts, all_tokens):
+    if _gather_in(of_short_prompts, wrong, all_tokens):
         return SHORT_PROMPT
     drafter = drafting(captured)
     slots_by_answer = [_greedy_slots(drafter, scored.answer) for scored in answers]
     slots = join_slots(slots_by_answer)
     draft_ids = np.concatenate([_proposed_tokens(captured, drafter, *pair) for pair in zip(answers, slots_by_answer, strict=True)])
-    if _gather_in(wrong, _mark_draft_tokens(draft_ids, answers, slots), all_tokens, _MOST_WRONG):
+    accepted_drafts = _mark_draft_tokens(draft_ids, answers, slots)
+    # One in ten may stand elsewhere, where it may follow from the others.
+    if _gather_in(accepted_drafts, wrong, all_tokens, least_share=_MOST_WRONG):
         return ACCEPTED_UNVERIFIED
     if _begin_at_stops(wrong_by_answer, slots_by_answer):
         return STOPPED_DRAFTS
@@ -178,17 +179,19 @@ def _mark_after(marked: Bools) -> Bools:
 def _begin_at_stops(wrong_by_answer: Sequence[Bools], slots_by_answer: Sequence[VerifySlots]) -> bool:
     """Return True if answers go wrong where their drafts stop.
 
-    Drafts stop at a step without a draft right after one that accepted some. No wrong token may come before the first stop of its answer.
-    Half of the answers' first wrong tokens have to stand at a stop or at the three tokens after it, beyond chance: a wrong state need not
-    show at once. Both arguments have an element per answer.
+    Drafts stop at a step without a draft right after one that accepted some. A state that is wrong there need not show at once: half of the
+    answers' first wrong tokens have to stand at a stop or at the three tokens after it, beyond chance. No wrong token may come before the
+    first stop of its answer. Both arguments have an element per answer.
     """
     stops_by_answer = [_mark_stops(slots) for slots in slots_by_answer]
-    if any((wrong & ~np.logical_or.accumulate(stops)).any() for wrong, stops in zip(wrong_by_answer, stops_by_answer, strict=True)):
+    before_stops = np.concatenate([~np.logical_or.accumulate(stops) for stops in stops_by_answer])
+    if (np.concatenate(wrong_by_answer) & before_stops).any():
         return False
     first_wrong = np.concatenate([wrong & (np.cumsum(wrong) == 1) for wrong in wrong_by_answer])
     # Each stop marks itself and the tokens right after it.
     near_stops = np.concatenate([np.convolve(stops, np.ones(_SHOWS_WITHIN))[: len(stops)] > 0 for stops in stops_by_answer])
-    return _gather_in(first_wrong, near_stops, np.concatenate([slots.known for slots in slots_by_answer]), _HALF)
+    known = np.concatenate([slots.known for slots in slots_by_answer])
+    return _gather_in(near_stops, first_wrong, known, least_share=_HALF)
 
 
 def _mark_stops(slots: VerifySlots) -> Bools:
@@ -211,33 +214,36 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
         return ""
     source = drafting(captured)
     slots = join_slots([_greedy_slots(source, scored.answer) for scored in answers])
-    return IGNORED_AT_DRAFTS if slots.known.any() and _gather_in(wrong, slots.draft_slot, slots.known) else IGNORED
+    return IGNORED_AT_DRAFTS if slots.known.any() and _gather_in(slots.draft_slot, wrong, slots.known) else IGNORED
 
 
 def _name_by_slot(wrong: Bools, slots_by_answer: Sequence[VerifySlots]) -> str:
     """Return the fault's name by the slots of wrong tokens, else UNNAMED.
 
-    ``wrong`` is a mask over all answers. Each fault spares some tokens. A cache that is not rolled back spares all up to an answer's first
-    rejection. A wrong draw, of the token after a rejection or of the bonus token, spares all other slots. A state that is wrong after a
-    fully accepted draft spares all up to the first bonus token. If none of these fits and nearly all wrong tokens stand at draft slots, the
-    verify step itself is wrong there. But if all wrong tokens follow a bonus token too, it may be either fault: UNNAMED.
+    ``wrong`` is a mask over all answers. Each fault spares some tokens: it is named if no wrong token is among these, beyond chance
+    (:func:`_gather_in`). The first that fits counts.
     """
     slots = join_slots(slots_by_answer)
-    # ``after_rejection`` marks only the next window; a state that was not rolled back stays wrong to the end of the answer.
-    past_rejection = np.concatenate([np.logical_or.accumulate(of_answer.after_rejection) for of_answer in slots_by_answer])
-    past_bonus = np.concatenate([_mark_after(of_answer.bonus_slot) for of_answer in slots_by_answer])
+    # A wrong draw, of the bonus token or of the one in place of a rejected draft token, spares all other slots.
     wrong_draws = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
-    # If all wrong tokens stand at one kind of slot, only tokens of that kind are compared before and after a rejection.
-    drawn, name = next(((drawn, name) for drawn, name in wrong_draws if not (wrong & ~drawn).any()), (slots.known, UNNAMED))
-    if _gather_in(wrong, past_rejection & drawn, drawn):
+    drawn, draw_fault = next(((drawn, fault) for drawn, fault in wrong_draws if not (wrong & ~drawn).any()), (None, UNNAMED))
+    # A cache that is not rolled back spares all up to an answer's first rejection. It stays wrong to the end; ``after_rejection`` marks
+    # just the next window. If all wrong tokens stand at one kind of slot, only tokens at such slots are compared.
+    compared = slots.known if drawn is None else drawn
+    past_rejection = np.concatenate([np.logical_or.accumulate(of_answer.after_rejection) for of_answer in slots_by_answer])
+    if _gather_in(past_rejection & compared, wrong, compared):
         return NOT_ROLLED_BACK
-    # UNNAMED is never returned here: its slots are all known ones, in which tokens lie by chance as well.
-    if _gather_in(wrong, drawn, slots.known):
-        return name
-    if _gather_in(wrong, past_bonus, slots.known):
+    if drawn is not None and _gather_in(drawn, wrong, slots.known):
+        return draw_fault
+    # A state that is wrong after a fully accepted draft spares all up to the first bonus token.
+    past_bonus = np.concatenate([_mark_after(of_answer.bonus_slot) for of_answer in slots_by_answer])
+    if _gather_in(past_bonus, wrong, slots.known):
         return AFTER_FULL
-    are_all_past_bonus = not (wrong & ~past_bonus).any()
-    return AT_DRAFTS if not are_all_past_bonus and _gather_in(wrong, slots.draft_slot, slots.known, _MOST_WRONG) else UNNAMED
+    # If all wrong tokens follow a bonus token, it may still be that fault, only not beyond chance.
+    if not (wrong & ~past_bonus).any():
+        return UNNAMED
+    # The verify step itself is wrong at draft slots, if nearly all wrong tokens stand there.
+    return AT_DRAFTS if _gather_in(slots.draft_slot, wrong, slots.known, least_share=_MOST_WRONG) else UNNAMED
 
 
 def _mark_draft_tokens(draft_ids: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
@@ -253,7 +259,7 @@ def _mark_draft_tokens(draft_ids: Ints, answers: Sequence[ScoredAnswer], slots: 
     return np.asarray((slots.known & accepted & (is_proposed | (draft_ids == _UNKNOWN))) | (~slots.known & is_proposed))
 
 
-def _gather_in(wrong: Bools, place: Bools, compared: Bools, least_share: float = 1.0) -> bool:
+def _gather_in(place: Bools, wrong: Bools, compared: Bools, *, least_share: float = 1.0) -> bool:
     """Return True if wrong tokens gather in ``place`` beyond chance.
 
     At least ``least_share`` of them has to lie there. By chance each wrong token would lie there as often as the tokens of ``compared``

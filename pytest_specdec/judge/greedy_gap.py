@@ -87,8 +87,9 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 def answer_lengths(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[int, ...]:
     """Return the number of scored tokens of each distinct request.
 
-    Requests that differ in seed or token limit alone are one question: a fault of its prompt makes all of its answers wrong. Of these the
-    shortest counts, so that the tokens that such a fault would make wrong are not overstated. Answers without tokens are left out.
+    They tell how many wrong answers an alarm needs (``Tolerance.ruled_out_answers``). Requests that differ in seed or token limit alone are
+    one question, since a fault of its prompt makes all of its answers wrong. The shortest of them counts, so that no more wrong tokens are
+    expected than come. Answers without tokens are left out.
     """
     questions = {request.id: request.asks_without_limit for request in workload.requests}
     lengths: dict[str, int] = {}
@@ -157,19 +158,22 @@ def _classify_gap(gap: float, tolerance: float) -> DifferenceKind:
 def _classify_continuation(gap: float, baseline: Answer, tolerance: float) -> DifferenceKind:
     """Return the kind of a token emitted after the baseline's end.
 
-    The baseline's best token there is its end of sequence, so that ``gap`` is measured to it, in nats. Within tolerance it is END if the
-    baseline ended its answer itself. If a limit cut the baseline's answer off, that does not explain a longer one: LENGTH.
+    ``gap`` is how far that token lies below the baseline's best one there, in nats. It is a wrong token (REAL) beyond the tolerance.
     """
     if gap > tolerance:
         return DifferenceKind.REAL
-    return DifferenceKind.END if baseline.choice.finish_reason == "stop" else DifferenceKind.LENGTH
+    # Where the baseline stopped, this token was nearly as probable as its end of sequence.
+    if baseline.choice.finish_reason == "stop":
+        return DifferenceKind.END
+    # The limit that cut the baseline's answer is this one's too, and should have cut it at the same token.
+    return DifferenceKind.LENGTH
 
 
 def _may_end(position: Position, tolerance: float) -> bool:
     """Return True if an end may be within tolerance of the best token.
 
-    ``position`` has the baseline's most probable tokens where the answer ended. The id of the end is not known here, so that any second
-    token within tolerance of the best may be it.
+    ``position`` has the baseline's most probable tokens where the answer ended. The id of the end is not known here. It is not the best
+    token, since the baseline went on with that one. If any other token is within tolerance, so is the second best.
     """
     best_two = sorted(position.top_logprobs, reverse=True)[:2]
     return len(best_two) > 1 and best_two[0] - best_two[1] <= tolerance

@@ -81,9 +81,11 @@ def _judge_answers(captured: Captured, part: Captured) -> Verdict:
 def _list_unscored(captured: Captured, part: Captured) -> tuple[Answer, ...]:
     """Return the judged arm's answers without known tokens.
 
-    They are to requests on which the baseline reports, and yet not in ``part``: the reports had no tokens of theirs to score.
+    ``part`` has every answer that can be scored: the baseline's if it reported log-probabilities, and the arm's to the same requests if
+    their tokens are known. So those that only the baseline has there lack tokens.
     """
-    reported, scored = ({answer.key for answer in arm.answers} for arm in (part.baseline, part.speculative))
+    reported = {answer.key for answer in part.baseline.answers}
+    scored = {answer.key for answer in part.speculative.answers}
     return tuple(answer for answer in captured.speculative.answers if answer.ok and answer.key in reported - scored)
 
 
@@ -227,9 +229,12 @@ def _judge_tokens(captured: Captured, part: Captured, unscored: Sequence[Answer]
 
 
 def _check_unscored(captured: Captured, unscored: Sequence[Answer]) -> Verdict | None:
-    """Return INVALID if an unscored answer differs from the baseline's, else None."""
-    baseline = {answer.key: answer.choice.written for answer in captured.baseline.answers if answer.ok}
-    differing = [answer for answer in unscored if answer.choice.written != baseline.get(answer.key)]
+    """Return INVALID if an unscored answer differs from the baseline's, else None.
+
+    ``unscored`` are the answers that the server gave without their tokens: their texts alone can be compared.
+    """
+    baseline_texts = {answer.key: answer.choice.written for answer in captured.baseline.answers if answer.ok}
+    differing = [answer for answer in unscored if answer.choice.written != baseline_texts.get(answer.key)]
     if not differing:
         return None
     headline = f"{len(differing)} answers differ from the baseline's and were not scored; first: request {differing[0].request_id}"
@@ -271,12 +276,12 @@ def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping
     return {"headline": f"{name}: {counted}; {verdict.headline}", "names": name, "short": short}
 
 
-def _find_repeated_images(captured: Captured, images: Collection[str]) -> set[str]:
-    """Return the ids of requests with images equal to an earlier request."""
-    first_ids: dict[str, str] = {}
+def _find_repeated_images(captured: Captured, image_ids: Collection[str]) -> set[str]:
+    """Return those of ``image_ids``, the requests with images, equal to an earlier request."""
+    first_ids: dict[str, str] = {}  # by ``asks``, the body as a text, images included and seed left out
     for request in captured.workload.requests:
         first_ids.setdefault(request.asks, request.id)
-    return {request.id for request in captured.workload.requests if request.id in images and first_ids[request.asks] != request.id}
+    return {request.id for request in captured.workload.requests if request.id in image_ids and first_ids[request.asks] != request.id}
 
 
 def _find_answers_to_others(captured: Captured, images: Collection[str]) -> set[str]:

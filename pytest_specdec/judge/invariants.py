@@ -304,17 +304,17 @@ def _describe_window(case: ComparedAnswer) -> str:
 
 
 def _describe_ids(case: ComparedAnswer) -> str:
-    """Return a description of wrong token ids; empty if none are.
+    """Return a description of ids that do not fit the text; empty if all do.
 
-    They are compared with those of the baseline's answers to the same request. Only answers of a single choice are compared.
+    The baseline's answers to the same request show it: one with the same text has these ids in another order, or another id among them.
     """
     if len(case.answer.choices) != 1:
         return ""
     singles = (other for other in case.others if len(other.choices) == 1)
-    return next((what for other in singles if (what := _describe_swapped_ids(case.answer.choice, other.choice))), "")
+    return next((what for other in singles if (what := _describe_misplaced_ids(case.answer.choice, other.choice))), "")
 
 
-def _describe_swapped_ids(choice: Choice, baseline: Choice) -> str:
+def _describe_misplaced_ids(choice: Choice, baseline: Choice) -> str:
     """Return a description of misplaced ids under an unchanged text.
 
     The ids are the baseline's in another order, or with one of them replaced. Empty for any other difference, since a text may have several

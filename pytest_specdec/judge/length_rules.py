@@ -89,30 +89,43 @@ def _check_usage(case: LengthCase) -> Breach | None:
 def _check_stop_in_text(case: LengthCase) -> Breach | None:
     """Return a breach if text passes or wrongly keeps a stop string.
 
-    The first stop string in the text counts, but not one at its end that the request asked to keep. If the answer stopped, the flaw is KEPT
-    if that stop string ends it, a missed stop if a later stop string ended it, else BEHIND: the text after the stop was delivered too. If
-    it did not stop, the flaw is LIMIT_FIRST if the window of its end reaches the token limit, else a missed stop. A missed stop is
-    STRADDLED if the answer should end at the last of several tokens in a window, else MISSED.
-
-    Returns None without a stop string in the text, and under min_tokens, since not every stop string may stop the answer then. None too if
-    the last allowed token completes the stop string: servers may test the limit before the stop.
+    The first stop string in the text counts, but not one at its end that the request asked to keep. Returns None without one, and under
+    min_tokens, since not every stop string may stop the answer then.
     """
-    first = None if case.limits.least else _first_stop(case, case.text_before_stop)
+    text = case.text_before_stop
+    first = None if case.limits.least else _first_stop(case, text)
     if first is None:
         return None
-    text_after = case.text_before_stop[first.begin + len(first.stop) :]
+    text_after = text[first.begin + len(first.stop) :]
     what = f"goes on after the stop string {quote(first.stop)} with {quote(text_after)}"
-    place = case.place
-    missed = LengthFlaw.STRADDLED if place is not None and place.size > 1 and place.offset == place.size - 1 else LengthFlaw.MISSED
-    if case.has_stopped and not text_after:
+    if not case.has_stopped:
+        return _check_limit_after_stop(case, text_after, what)
+    if not text_after:
         return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quote(first.stop)}, which was to be cut off")
-    if case.has_stopped:
-        return _breach(case, missed if _ends_at_later_stop(case) else LengthFlaw.BEHIND, what)
+    # It passed this stop string and ended at a later one, or it stopped here and the text after it was delivered too.
+    return _breach(case, _name_missed_stop(case) if _ends_at_later_stop(case) else LengthFlaw.BEHIND, what)
+
+
+def _check_limit_after_stop(case: LengthCase, text_after: str, what: str) -> Breach | None:
+    """Return the breach, described by ``what``, of an answer not stopped by its stop string."""
+    # The last allowed token completes the stop string: servers may test the limit before the stop.
     if not text_after and _ends_at_limit(case):
         return None
-    if place is not None and case.limits.most is not None and place.start + place.size >= case.limits.most:
+    place, most = case.place, case.limits.most
+    if place is not None and most is not None and place.start + place.size >= most:
         return _breach(case, LengthFlaw.LIMIT_FIRST, f"{what}, up to the limit of the same window")
-    return _breach(case, missed, what)
+    return _breach(case, _name_missed_stop(case), what)
+
+
+def _name_missed_stop(case: LengthCase) -> LengthFlaw:
+    """Return the flaw of a missed stop string, by the place where the answer should end.
+
+    A server that looks for stops only after whole windows misses those inside a window, but not one that ends with its window. If such a
+    one is missed, it began in an earlier window: STRADDLED, else MISSED.
+    """
+    place = case.place
+    ends_with_window = place is not None and place.size > 1 and place.offset == place.size - 1
+    return LengthFlaw.STRADDLED if ends_with_window else LengthFlaw.MISSED
 
 
 def _ends_at_limit(case: LengthCase) -> bool:
@@ -122,9 +135,9 @@ def _ends_at_limit(case: LengthCase) -> bool:
 
 
 def _ends_at_later_stop(case: LengthCase) -> bool:
-    """Return True if the plain answer has a stop string right after the text.
+    """Return True if a stop string right after the text ended the answer.
 
-    Such a stop string ended the answer and was cut off, after the answer had passed another one.
+    It was cut off: the plain answer, which no stop ends, shows it. The text itself has an earlier stop string, which was passed.
     """
     plain, text = case.plain, case.text_before_stop
     return plain is not None and case.follows_plain and any(plain.text.startswith(text + stop) for stop in case.limits.stop_strings)
@@ -134,9 +147,8 @@ def _check_stop_place(case: LengthCase) -> Breach | None:
     """Return a breach if the answer ends elsewhere than at its stop.
 
     The plain answer goes on where this one stops, so that the text should end at the first stop string in it, with finish_reason stop. The
-    flaw is REASON for the right text with another finish_reason, below the token limit; INCLUDE if a stop string that was to stay is cut
-    off; and PLACE for any other text. Returns None if the plain answer has no stop string, or does not begin with this answer. None too for
-    another text if the answer did not stop, or if an end of sequence may have ended it.
+    flaw is REASON for the right text with another finish_reason; INCLUDE if a stop string that was to stay is cut off; and PLACE for any
+    other text. Returns None if the plain answer has no stop string, or does not begin with this answer.
     """
     stops, plain = case.limits.stop_strings, case.plain
     first = _first_stop(case, plain.text) if stops and plain is not None and case.follows_plain else None
@@ -145,28 +157,32 @@ def _check_stop_place(case: LengthCase) -> Breach | None:
     text, text_before = case.choice.text, plain.text[: first.begin]
     expected = text_before + first.stop if case.limits.keeps_stop else text_before
     if text == expected:
+        # At a limit, which the server may have set itself if the request has none, finish_reason may be length.
         may_be_at_limit = case.tokens is None or case.limits.most is None or case.tokens >= case.limits.most
         what = f"finish_reason {case.choice.finish_reason!r} at the stop string {quote(first.stop)}"
         return None if case.has_stopped or may_be_at_limit else _breach(case, LengthFlaw.REASON, what)
-    if not case.has_stopped or not _shows_stop(case, plain, expected):
+    # A limit or an end of sequence may have ended an answer with another text.
+    if not case.has_stopped or not _has_stop_string_ended(case, plain, expected):
         return None
     if case.limits.keeps_stop and text == text_before:
         return _breach(case, LengthFlaw.INCLUDE, f"the stop string {quote(first.stop)} was to stay and is cut off")
     return _breach(case, LengthFlaw.PLACE, f"ends with {quote(text[-20:])}; before the first stop string stands {quote(text_before[-20:])}")
 
 
-def _shows_stop(case: LengthCase, plain: Choice, expected: str) -> bool:
-    """Return True if a stop string surely ended the answer.
+def _has_stop_string_ended(case: LengthCase, plain: Choice, expected: str) -> bool:
+    """Return True if a stop string, and no end of sequence, surely ended the answer.
 
-    The last token id decides, if token ids and the ids that end a sequence are known. Without them an end of sequence may have ended any
-    text that is a beginning of ``plain``'s. A proof is then needed: the server names the stop string, or the answer begins with the tokens
-    of the baseline's, whose text is ``expected``, the one up to the stop. Any other text needs no proof.
+    The answer stopped, with another text than ``expected``, the one of ``plain`` up to its first stop string.
     """
     ids, peer = case.choice.token_ids, case.peer
     if ids and case.end_ids:
         return ids[-1] not in case.end_ids
-    if not plain.text.startswith(case.choice.text) or case.choice.stop_string in case.limits.stop_strings:
+    # An end of sequence leaves a beginning of the plain answer's text, a stop string cut from the wrong place may leave another one.
+    if not plain.text.startswith(case.choice.text):
         return True
+    if case.choice.stop_string in case.limits.stop_strings:  # the server names it
+        return True
+    # Else the baseline's answer must have ended at the stop string, with tokens that this one has too.
     return peer is not None and bool(peer.token_ids) and peer.text == expected and case.begins_as(peer)
 
 
@@ -216,7 +232,8 @@ def _check_min_tokens(case: LengthCase) -> Breach | None:
 def _check_stop_after_min_tokens(case: LengthCase) -> Breach | None:
     """Return a breach if the answer passes a stop string after min_tokens.
 
-    Returns None without min_tokens, where :func:`_check_stop_in_text` decides, and if the text of the first min_tokens tokens is unknown.
+    ``text_before_stop`` is the whole text, without a stop string that the request keeps at its end. :func:`_first_stop` leaves out those
+    within the first min_tokens tokens. Returns None without min_tokens, where :func:`_check_stop_in_text` decides.
     """
     first = _first_stop(case, case.text_before_stop) if case.limits.least else None
     if first is None:
@@ -228,17 +245,19 @@ def _check_passed_ids(case: LengthCase) -> Breach | None:
     """Return a breach if tokens follow a stop or an end of sequence.
 
     Stops are the request's stop token ids. Ends of sequence do not count if the request ignores them; the first min_tokens tokens are
-    exempt. The flaw is BEHIND if the answer stopped and its last id ends nothing: it ended passed the earlier id, and the tokens after that
-    were delivered too. Else it is STOP_ID or END, by the id that was passed.
+    exempt. The flaw is STOP_ID or END, by the id that was passed, or BEHIND.
     """
     ids, limits = case.choice.token_ids, case.limits
-    ends = frozenset() if limits.ignores_eos else case.end_ids
-    passed = next((index for index in range(limits.least, len(ids) - 1) if ids[index] in limits.stop_ids or ids[index] in ends), None)
+    eos_ids = frozenset() if limits.ignores_eos else case.end_ids
+    enders = limits.stop_ids | eos_ids
+    passed = next((index for index in range(limits.least, len(ids) - 1) if ids[index] in enders), None)
     if passed is None:
         return None
-    flaw = LengthFlaw.STOP_ID if ids[passed] in limits.stop_ids else LengthFlaw.END
     what = f"{len(ids) - passed - 1} tokens after id {ids[passed]}, which ends an answer"
-    return _breach(case, LengthFlaw.BEHIND if case.has_stopped and ids[-1] not in limits.stop_ids | ends else flaw, what)
+    # If the answer stopped, and not at its last id, it stopped at the passed one: the tokens after that were delivered too.
+    if case.has_stopped and ids[-1] not in enders:
+        return _breach(case, LengthFlaw.BEHIND, what)
+    return _breach(case, LengthFlaw.STOP_ID if ids[passed] in limits.stop_ids else LengthFlaw.END, what)
 
 
 def _check_ignore_eos(case: LengthCase) -> Breach | None:
@@ -259,18 +278,21 @@ def _check_undershot(case: LengthCase) -> Breach | None:
 def _check_stop_reason(case: LengthCase) -> Breach | None:
     """Return a breach if the stop_reason names no stop that ended the answer.
 
-    It has to name one of the request's stops, and finish_reason to be stop. A stop_reason that is a token id must be the last token, or one
-    of the request's stop ids if the answer ends with none of its stop ids. The last token may be an id that the request does not list: vLLM
-    reports those of a model's generation config too. Without a stop_reason :func:`_check_lost_stop_reason` decides.
+    finish_reason has to be stop too. Without a stop_reason :func:`_check_lost_stop_reason` decides.
     """
     choice, limits = case.choice, case.limits
     named = choice.stop_token_id if choice.stop_string is None else choice.stop_string
     if named is None:
         return _check_lost_stop_reason(case)
     last = choice.token_ids[-1] if choice.token_ids else None
-    ends_at_stop = last is not None and last in limits.stop_ids
-    is_stop = named in limits.stop_strings if isinstance(named, str) else named == last or (not ends_at_stop and named in limits.stop_ids)
-    if is_stop and case.has_stopped:
+    if isinstance(named, str):
+        is_right = named in limits.stop_strings
+    elif last is not None and last in limits.stop_ids:
+        is_right = named == last
+    else:
+        # The last token need not be a stop id of the request: vLLM reports those of a model's generation config too.
+        is_right = named == last or named in limits.stop_ids
+    if is_right and case.has_stopped:
         return None
     what = f"stop_reason {quote(named) if isinstance(named, str) else named} beside finish_reason {choice.finish_reason!r}"
     stops = [*map(quote, limits.stop_strings), *(["stop_token_ids"] if limits.stop_ids else [])]

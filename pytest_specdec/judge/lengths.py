@@ -42,8 +42,8 @@ def judge(captured: Captured) -> Verdict:
 
     Failures and refusals come first. The plain answer shows where a stop string stands. A rule that a boot of the baseline breaks says
     nothing about the variant: it is left out, and the evidence lists it. ``check_endings`` then applies the rules that every family checks,
-    which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too few answers were ended by a stop or a limit, or
-    if none ended after an accepted draft token of its verify window.
+    which do not fit requests with stop strings. What may still take a pass away comes last: missing drafts, and INCONCLUSIVE if too few
+    answers were ended by a stop or a limit, or if none ended after an accepted draft token of its verify window.
     """
     cases = list(_cases(captured, captured.speculative))
     return (
@@ -74,6 +74,7 @@ def _without_stop_strings(captured: Captured) -> Captured:
     The general rules of endings do not fit these: an engine may report token ids after the stop, up to the end of the window.
     """
     requests = tuple(request for request in captured.workload.requests if not limits_of(request).stop_strings)
+    # ``take`` has numbers of requests by depth, which hold for all requests alone.
     return replace(captured, workload=replace(captured.workload, requests=requests, take={}))
 
 
@@ -81,15 +82,15 @@ def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | 
     """Return FAIL for length rules broken by the judged arm alone.
 
     Rules that a boot of the baseline breaks are left out; of several that an answer breaks, the first counts. The most frequent flaw gives
-    the name, or the related one that explains it. Returns None if there are none. None too if only one answer breaks a rule and has no
-    token ids: nothing then shows that it has the tokens of the plain answer, by which it is judged.
+    the name, unless a related flaw of another answer explains it. Returns None if no rule is broken.
     """
     baseline_flaws = _baseline_flaws(captured)
     by_case = ([breach for breach in find_breaches(case) if breach.flaw not in baseline_flaws] for case in cases)
     # The rules come in an order in which the first broken one explains the later ones.
     breaches = [of_case[0] for of_case in by_case if of_case]
-    without_ids = sum(not breach.case.choice.token_ids for breach in breaches)
-    if not breaches or without_ids == len(breaches) < _WITHOUT_IDS:
+    # Without token ids nothing shows that an answer begins with the tokens of the plain one, by which it is judged: one is not enough.
+    has_ids = any(breach.case.choice.token_ids for breach in breaches)
+    if not breaches or (not has_ids and len(breaches) < _WITHOUT_IDS):
         return None
     counts = Counter(breach.flaw for breach in breaches)
     flaw = _choose_name(counts)
@@ -138,15 +139,15 @@ def _list_excused(baseline_flaws: frozenset[LengthFlaw]) -> tuple[str, ...]:
 def _check_enough_ends(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
     """Return INCONCLUSIVE if too few ends test speculation, else None.
 
-    Too few answers are able to break a rule (:func:`_select_tested`), or some of their ends have a known place in a verify window and none
-    of these fell after an accepted draft token. An end at offset 0 is at its window's first token, where no draft was accepted before.
+    Too few answers are able to break a rule: one that just runs up to the limit of its plain answer is not (:func:`_select_tested`). Or the
+    ends have known places in their verify windows, and none fell after an accepted draft token.
     """
     tested = _select_tested(cases)
     places = [place for case in tested if (place := case.place) is not None]
     headline = ""
     if len(tested) < _ENOUGH:
         headline = f"only {len(tested)} of {len(cases)} answers ended by a stop, an end of sequence or a limit below the window's reach"
-    elif places and not any(place.offset for place in places):
+    elif places and all(place.offset == 0 for place in places):  # each at its window's first token, where no draft was accepted before
         headline = f"none of {len(places)} ends fell behind an accepted draft token of its window, so nothing was tried"
     if not headline:
         return None
@@ -181,7 +182,7 @@ def _is_cut_by_limit(case: LengthCase) -> bool:
 
 def _pass_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict:
     """Return PASS, with the places of the ends in their verify windows."""
-    tested = _select_tested(cases)
+    tested = _select_tested(cases)  # the answers able to break a rule: each ended at its first stop, end or limit
     places = [place for case in tested if (place := case.place) is not None]
     offsets = Counter(place.offset for place in places)
     inside = sum(place.offset < place.size - 1 for place in places)
@@ -191,7 +192,7 @@ def _pass_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict:
         captured,
         Outcome.PASS,
         f"{len(tested)} of {len(cases)} answers ended by a stop, an end or a limit, each at its first",
-        rules_out=where + describe_untested_ends(_without_stop_strings(captured)),
+        rules_out=where + describe_untested_ends(_without_stop_strings(captured)),  # what ``check_endings`` could not test
         evidence=(*_list_excused(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
         cell=f"{len(tested)} ends",
         figures={"answers": float(len(cases)), "ends": float(len(tested)), "ends_inside_a_window": float(inside)},

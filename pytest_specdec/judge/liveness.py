@@ -56,14 +56,14 @@ def judge(captured: Captured) -> Verdict:
 def server_failure(captured: Captured) -> Verdict | None:
     """Return a verdict if a server died, hung or answered 5xx; None otherwise.
 
-    Most judges call this first. In this order: INVALID if others restarted an attached server. FAIL for a recurring failure if the baseline
-    answers the same requests, INVALID if not. FAIL for scattered failures, if the whole run has many (:func:`_judge_scattered`). INVALID
-    for any other failure, of the variant or else of the baseline, and for a timed workload with fewer requests in flight than planned.
+    Most judges call this first. INVALID if others restarted an attached server. FAIL for a recurring failure if the baseline answers the
+    same requests, INVALID if not. FAIL for scattered failures, if the whole run has many. INVALID for any other failure, of the variant or
+    else of the baseline, and for a timed workload with fewer requests in flight than planned.
     """
     if replaced := _check_replaced(captured):
         return replaced
     failures = captured.speculative.server_failures
-    # The simplest is reported: one that recurs alone, else after another request, else with the smallest group.
+    # The simplest is reported: one that recurs alone, else after another request (``after`` is its id), else with the smallest group.
     recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: (len(failure.group), failure.after))
     blamed = [failure for failure in recurring if all(_has_survived(arm, failure) for arm in captured.baseline_boots)]
     if blamed:
@@ -76,6 +76,7 @@ def server_failure(captured: Captured) -> Verdict | None:
     if (failures or captured.family is Family.LIVENESS) and (verdict := _judge_scattered(captured)):
         return verdict
     if failures:
+        # As none of them recurs, ``unexplained`` has all of them, with the requests then in flight.
         return _judge_infrastructure(captured, failures, _describe_unrepeated(captured.speculative.unexplained), settle=RESUME)
     return _check_baseline_failures(captured) or _check_slowed(captured)
 
@@ -92,22 +93,21 @@ def _check_replaced(captured: Captured) -> Verdict | None:
 def _check_baseline_failures(captured: Captured) -> Verdict | None:
     """Return INVALID if a boot of the baseline failed, else None.
 
-    The remedy is to send the workload again, unless a failure recurred: that one would come back. The headline describes the first failure.
+    The remedy is to send the workload again, unless a failure recurred: that one would come back.
     """
     failed = [boot for boot in captured.baseline_boots if boot.server_failures]
     if not failed:
         return None
-    failures = [failure for boot in failed for failure in boot.server_failures]
-    settle = "" if any(failure.recurred for failure in failures) else RESUME
-    first_entries = [failure for failure in failed[0].server_failures if failure.failure == failures[0].failure]
-    return _judge_infrastructure(captured, failures, f"the {failed[0].arm} itself {_describe_act(first_entries)}", settle=settle)
+    entries = [entry for boot in failed for entry in boot.server_failures]
+    settle = "" if any(entry.recurred for entry in entries) else RESUME
+    # The headline describes the first failure of the first boot: entries of one failure have the same number.
+    first_failure = [entry for entry in failed[0].server_failures if entry.failure == entries[0].failure]
+    return _judge_infrastructure(captured, entries, f"the {failed[0].arm} itself {_describe_act(first_failure)}", settle=settle)
 
 
 def _check_slowed(captured: Captured) -> Verdict | None:
-    """Return INVALID if a timed workload had too few requests in flight.
-
-    An arm gets fewer at a time if its server failed with as many as planned; its times are then not comparable. None otherwise.
-    """
+    """Return INVALID if a timed workload had too few requests in flight, else None."""
+    # An arm gets fewer at a time if its server failed with as many as planned.
     slowed = [t for t in (captured.speculative, *captured.baseline_boots) if t.concurrency is not None]
     if not slowed or not captured.workload.timed:
         return None
@@ -160,10 +160,7 @@ def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
 
 
 def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
-    """Return FAIL for requests failing again only in flight together.
-
-    ``deadly`` are these failures, the one with the smallest group of requests first; it is described.
-    """
+    """Return FAIL for requests failing again only in flight together; the first failure, of the smallest group, is described."""
     first = deadly[0]
     leaving = {request.id for request in captured.workload.requests if request.abort_after is not None}
     count, verb = len(first.group), _VERB_OF_GROUP[first.ending]
@@ -186,10 +183,7 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
 
 
 def _fail_after(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
-    """Return FAIL for a request failing again only right after another one.
-
-    ``deadly`` are such failures; the first one is described.
-    """
+    """Return FAIL for a request failing again only right after another one; the first such failure is described."""
     first = deadly[0]
     verb, earlier = _VERB[first.ending], captured.workload.by_id[first.after]
     left, name = (", whose client left", "one that its client left") if earlier.abort_after is not None else ("", "another")
@@ -258,10 +252,11 @@ def _describe_requests(failure: ServerFailure) -> str:
 def _describe_unrepeated(failures: Sequence[Sequence[ServerFailure]]) -> str:
     """Return a headline on failures without recurrence, by the first one.
 
-    Each item of ``failures`` is one failure of the server, with an entry for every request in flight.
+    Each item of ``failures`` is one failure of the server, with an entry for every request in flight; ``recurred`` is None for a request
+    that was not sent again.
     """
     first = failures[0][0]
-    if first.answered:
+    if first.answered:  # its request already had an answer: the server ended by itself
         replay = "with no request in flight"
     elif first.ending is FailureKind.REFUSED:
         replay = "and answers it when it is sent again"
@@ -283,8 +278,7 @@ def _describe_act(failures: Sequence[ServerFailure]) -> str:
 def _judge_infrastructure(captured: Captured, failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
     """Return INVALID for server failures not blamed on the variant.
 
-    ``settle`` is the remedy in words if sending the workload again may help; the verdict is then transient. It is empty if the
-    failure comes back when a request is sent again.
+    ``settle`` is the remedy in words if sending the workload again may help, and makes the verdict transient; else it is empty.
     """
     return say(
         captured,
@@ -304,16 +298,22 @@ def _describe_ending(failure: ServerFailure) -> str:
 
 def _describe_failure(failure: ServerFailure) -> tuple[str, ...]:
     """Return lines on one failure: its recurrence, its cause, its log."""
-    # The general description is replaced by the one of how it recurred.
-    recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
-    recurred = f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}" if failure.group else recurred
-    recurred = "recurred in the same traffic on a fresh server" if failure.in_soak and failure.recurred else recurred
-    recurred = f"recurred right after {failure.after}" if failure.after else recurred
     return (
-        f"request {failure.request_id}: {_describe_ending(failure)}; {recurred}",
+        f"request {failure.request_id}: {_describe_ending(failure)}; {_describe_recurrence(failure)}",
         *_quote_cause(failure),
         *_quote_tail(failure, len(failure.log_tail)),
     )
+
+
+def _describe_recurrence(failure: ServerFailure) -> str:
+    """Describe what made a failure come back on a fresh server, if anything did."""
+    if failure.after:
+        return f"recurred right after {failure.after}"
+    if failure.in_soak and failure.recurred:  # in minutes of the same traffic, where no request is sent again alone
+        return "recurred in the same traffic on a fresh server"
+    if failure.group:
+        return f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}"
+    return {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
 
 
 def _quote_cause(failure: ServerFailure) -> tuple[str, ...]:

@@ -85,10 +85,10 @@ def asked_top(request: Request) -> int | None:
 def check_lists(captured: Captured) -> Verdict | None:
     """Return FAIL if lists of log-probabilities contradict themselves or the request.
 
-    A rule that a boot of the baseline breaks too is left out. To call its values one constant, which excuses the arm's, a smaller share is
-    enough: chance decides on which side of the arm's share they fall. None if no other rule is broken.
+    A rule that a boot of the baseline breaks too is left out. None if no other rule is broken.
     """
     requests = captured.workload.by_id
+    # The baseline's values are called one constant at a smaller share than the arm's, lest chance puts only the arm's beyond the limit.
     excused = {breach.flaw for peer in captured.baseline_boots for breach in _find_flaws(peer, requests, _EXCUSED)}
     wrong = [breach for breach in _find_flaws(captured.speculative, requests, _MOST) if breach.flaw not in excused]
     return _fail_lists(captured, wrong) if wrong else None
@@ -163,9 +163,8 @@ def _find_list_flaws(listed: ListedTokens, reported: float, top: int, route: Rou
     """Yield the flaws of one token's list of most probable tokens.
 
     ``reported`` is the emitted token's log-probability outside the list, ``top`` the number of tokens asked for. On the completions route
-    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. An emitted token that is
-    not listed is a flaw only if the list is long enough and reaches below it; its probability is added to the sum of the listed ones. In
-    the sum a log-probability above 0, a flaw of its own, counts as 0.
+    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. WITHOUT stands for an
+    emitted token listed with another value, and for one that is missing from a list which reaches below it.
     """
     ranked = [
         logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if route is Route.CHAT or token != listed.token
@@ -179,8 +178,10 @@ def _find_list_flaws(listed: ListedTokens, reported: float, top: int, route: Rou
     emitted_logprobs = [logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if token == listed.token]
     if emitted_logprobs and min(abs(logprob - reported) for logprob in emitted_logprobs) > _ROUNDING:
         yield BadList.WITHOUT, f"{reported:.4f} reported of the token, {emitted_logprobs[0]:.4f} listed"
-    elif not emitted_logprobs and len(listed.tokens) >= top > 0 and reported > min(listed.logprobs) + _ROUNDING:
+    is_list_whole = 0 < top <= len(listed.tokens)
+    if not emitted_logprobs and is_list_whole and reported > min(listed.logprobs) + _ROUNDING:
         yield BadList.WITHOUT, f"the token, at {reported:.4f}, is not among {top} that reach down to {min(listed.logprobs):.4f}"
+    # An unlisted token adds its probability to the sum. A log-probability above 0, a flaw of its own, counts as 0.
     mass = fsum(exp(min(logprob, 0.0)) for logprob in listed.logprobs) + (0.0 if emitted_logprobs else exp(min(reported, 0.0)))
     if mass > _MASS:
         yield BadList.MASS, f"the listed probabilities add up to {mass:.3f}"

@@ -57,6 +57,7 @@ _PLACES = (Place.BONUS, Place.RECOVERED)
 """Places in the verify step whose tokens are compared separately too: they are few, and accepted tokens would hide a fault at them."""
 _LEAST_AT_PLACE = 20
 """Tokens of a place with an estimate of noise that a comparison of its own needs."""
+_SHOWN = 50
 _CHANCE = 0.01
 """Probability up to which chance does not explain that all wrong tokens stand at one place."""
 
@@ -82,11 +83,11 @@ class _LogprobAnalysis:
     def wrong(self) -> bool:
         """True if noise or jumps exceed what is tolerated by more than chance explains.
 
-        One token off by half a nat or more is enough if the servers are exact, since such servers never jump. If they are not, it has to be
-        off by 20 nats, further than any jump.
+        A single token is enough if it is too far off for any jump: by ``jump_limit``, half a nat or more, if the servers are exact and so
+        never jump, else by 20 nats.
         """
-        proof = jump_limit(self.comparison.granted, self.comparison.floor) if self.exact else IMPOSSIBLE
-        if any(abs(token.delta) > proof for token in self.far):
+        limit = jump_limit(self.comparison.granted, self.comparison.floor) if self.exact else IMPOSSIBLE
+        if any(abs(token.delta) > limit for token in self.far):
             return True
         return min(self.comparison.p_jumps, self.comparison.p_noise) <= self.alpha
 
@@ -94,17 +95,15 @@ class _LogprobAnalysis:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on reported log-probabilities beside their scores.
 
-    Two tests, each at ``captured.alpha``, can FAIL. Noise: it exceeds four times the baseline's, less for a noisy one, and also the floor
-    (.01 nats in single precision, .05 in half, .15 if one boot of the baseline both answered and scored). Jumps: the share of tokens of
-    probability .02 to .98 that are off by half a nat or more, on exact servers by .08, exceeds the baseline's. Each test is made of all
-    tokens and, where there are enough, also of those after the first 256 of an answer, of the bonus tokens and of the recovered ones, since
-    a fault at few tokens is hidden among all; these share alpha evenly. A single jump fails only if the run has shown that its servers do
-    not jump, or if it is of 20 nats.
+    Failures of the server and refusals come first. Then it can FAIL because an answer does not echo its prompt or ends wrongly, because
+    lists of most probable tokens are incomplete or out of order, or because log-probabilities are missing or do not match the tokens.
+    INCONCLUSIVE if tokens are few or the engine gives no scores. In a workload without scores the baseline's reports stand in for them:
+    those of prompts, and at temperature 0 those of the tokens that both arms answered.
 
-    Failures of the server and refusals come first. Before the tests, it can FAIL because an answer does not echo its prompt or ends
-    wrongly, and because lists of most probable tokens are incomplete or out of order; so too if requested log-probabilities are missing or
-    do not match the tokens. INCONCLUSIVE if tokens are few or the engine gives no scores. In a workload without scores the baseline's
-    reports stand in for them: those of prompts, and at temperature 0 those of the tokens that both arms answered.
+    Two tests then compare the arm with the baseline (stats/noise_comparison.py). Noise fails if it exceeds the floor (.01 nats in single
+    precision, .05 in half, .15 if one boot of the baseline both answered and scored), and also four times the baseline's, less for a noisy
+    one. Jumps fail if more of the tokens of probability .02 to .98 are off by half a nat than of the baseline's. On exact servers .08 nats
+    count, and a single token off by half a nat is enough; elsewhere a single one has to be off by 20 nats.
     """
     broken = server_failure(captured) or refusal(captured) or check_echo(captured) or check_endings(captured) or check_lists(captured)
     if broken is not None:
@@ -118,8 +117,8 @@ def _compare_logprobs(captured: Captured) -> Verdict:
     """Return the verdict on reported values beside scored ones.
 
     In this order: INVALID if the baseline has none to compare with, FAIL for answers whose log-probabilities do not match their tokens,
-    INCONCLUSIVE if either arm has too few. Then all tokens of the arm and some parts of them (:func:`_parts_to_compare`) are compared, each
-    at an equal share of alpha; the first wrong one is described. Missing drafts are looked for last.
+    INCONCLUSIVE if either arm has too few informative ones, of tokens that are not all but certain (``squares``). Then all tokens of the
+    arm and some parts of them are compared, each at an equal share of alpha; the first wrong one is described. Missing drafts come last.
     """
     arm, baseline = reported_logprobs(captured, captured.arm), _baseline_logprobs(captured)
     if not baseline.tokens:
@@ -132,11 +131,11 @@ def _compare_logprobs(captured: Captured) -> Verdict:
         headline = f"not enough evidence: {fewest} informative log-probabilities, {LEAST_TOKENS} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - fewest} more such tokens")
     parts = tuple(_parts_to_compare(arm))
-    analyses = [_analyse(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
-    wrong = [analysis for analysis in analyses if analysis.wrong]
+    of_all_tokens, *of_parts = [_analyse(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
+    wrong = [analysis for analysis in (of_all_tokens, *of_parts) if analysis.wrong]
     if wrong:
-        return _fail_logprobs(captured, wrong[0], arm, alone=len(wrong) == 1)
-    return speculating(captured, needs_rejections=False) or _pass_logprobs(captured, analyses[0])
+        return _fail_logprobs(captured, wrong[0], arm, is_only_wrong_part=len(wrong) == 1)
+    return speculating(captured, needs_rejections=False) or _pass_logprobs(captured, of_all_tokens)
 
 
 def _parts_to_compare(arm: ReportedLogprobs) -> Iterator[ReportedLogprobs]:
@@ -167,13 +166,13 @@ def _baseline_logprobs(captured: Captured) -> ReportedLogprobs:
 def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
     """Return the comparison of ``arm`` with ``baseline``, each test at ``alpha``.
 
-    The baseline's jumps are counted over the run's calibration too, a sample of its answers with reported and scored values. The servers
-    are exact if the baseline computes in single precision and none of its own tokens is off by more than .05 nats.
+    The servers are exact if the baseline computes in single precision and none of its own tokens is off by more than .05 nats. The least
+    noise that is tolerated depends on the precision, and on whether ``one_boot`` of the baseline both answered and scored.
     """
     capabilities = captured.capabilities.get(BASELINE)
     single = capabilities is not None and capabilities.single_precision
-    calibration = _calibration_distances(captured)
-    distances = (*baseline.distances, *calibration)
+    # Jumps are counted over the run's calibration too, a sample of the baseline's answers with reported and scored values.
+    distances = (*baseline.distances, *_calibration_distances(captured))
     exact = single and max(distances, default=0.0) <= EXACT
     comparison = compare(
         LogprobSample(squares=arm.squares, distances=arm.distances),
@@ -187,11 +186,11 @@ def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogpro
 def _squares_between_boots(captured: Captured, baseline: ReportedLogprobs) -> Sequence[float]:
     """Return the squared logit noise of the baseline, token by token.
 
-    Usually it is that of ``baseline``. The exception is a judged control, the baseline's second boot, if the first boot scored both: the
-    first one's scores of its own answers lack the noise between boots, and those of the control's answers have it. The noise is then that
-    of the calibration, if there is one.
+    It is that of ``baseline``, the boot that is compared with. The calibration's stands in for it if that lacks the noise between boots.
     """
-    if not captured.is_control or captured.scored_by != (baseline.arm,) or not _calibration_distances(captured):
+    # A boot that scored its own answers lacks it. A judged control, the second boot, has it if the first one scored its answers as well.
+    lacks_boot_noise = captured.is_control and captured.scored_by == (baseline.arm,)
+    if not lacks_boot_noise or not _calibration_distances(captured):
         return baseline.squares
     return squares((value - position.logprob, position) for value, position in captured.calibration if not isnan(position.logprob))
 
@@ -213,16 +212,16 @@ def _fail_unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
     return say(captured, Outcome.FAIL, headline, evidence=arm.unmatched, cell="missing", names="log-probabilities not reported")
 
 
-def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, arm: ReportedLogprobs, *, alone: bool) -> Verdict:
+def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, arm: ReportedLogprobs, *, is_only_wrong_part: bool) -> Verdict:
     """Return FAIL, named by a place in the verify step if only that is off.
 
-    ``analysis`` may be of a part of the tokens: the place of that part names the fault if it is the only wrong one (``alone``). Else it is
-    the place that all tokens off share, compared with ``arm``, all tokens of the arm. Off are tokens further from their scores than the
-    limit of a jump. Without any, noise is at fault: off are then tokens further than three times the baseline's noise, and than the floor.
+    ``arm`` has all tokens of the judged arm, ``analysis.arm`` those of the wrong part, which may be all. A part selected by its place names
+    the fault by that if no other part is wrong. Else the place counts that all tokens off share, beyond chance.
     """
+    # Off are jumps. Without any, noise is at fault: off are then tokens further than three times the baseline's, and than the floor.
     least_distance = max(3.0 * analysis.comparison.granted, analysis.comparison.floor)
     off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > least_distance)
-    place = (analysis.arm.place if alone else None) or _common_place(off, arm.tokens)
+    place = (analysis.arm.place if is_only_wrong_part else None) or _common_place(off, arm.tokens)
     name = WRONG if place is None else f"reported log-probabilities of {place}s"
     worst = max(analysis.arm.tokens, key=lambda token: abs(token.delta))
     return say(
@@ -244,15 +243,15 @@ def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, arm: Reported
 
 def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
     """Return PASS on all tokens, with the least noise that would have failed."""
-    tokens = len(analysis.arm.squares)
-    least_noise = detectable_noise(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
+    informative = len(analysis.arm.squares)  # tokens that are not all but certain: only these show noise
+    least_noise = detectable_noise(informative, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
     return say(
         captured,
         Outcome.PASS,
         f"{len(analysis.arm.tokens):,} reported log-probabilities off by {_rms(analysis.arm.tokens):.2g} nats rms; "
         f"the baseline by {_rms(analysis.baseline.tokens):.2g}{_describe_kernel(analysis.comparison)}",
         evidence=_evidence(analysis),
-        rules_out=f"{tokens:,} tokens checked; logit noise of {least_noise:.2g} nats would have been caught (99%)",
+        rules_out=f"{informative:,} tokens checked; logit noise of {least_noise:.2g} nats would have been caught (99%)",
         cell=f"off by {_rms(analysis.arm.tokens):.2g} nats",
         promise=CheckedTokens(tokens=len(analysis.arm.tokens)),
         figures=_logprob_figures(analysis),
@@ -316,13 +315,16 @@ def _describe_jumps(analysis: _LogprobAnalysis) -> str:
 
 
 def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
-    """Return the evidence lines of a verdict, PASS or FAIL."""
+    """Return the evidence lines of a verdict, PASS or FAIL.
+
+    Informative tokens are not all but certain, so that they show noise. Jumps are listed last; exact servers never make any.
+    """
     return (
         f"logit noise, reported against scored: {_describe_noise(analysis.comparison)}",
         f"{len(analysis.arm.squares):,} informative tokens, {len(analysis.baseline.squares):,} of {analysis.baseline.arm}",
         f"single tokens at probabilities of 2% to 98%: {_describe_jumps(analysis)}"
         + ("; one off by half a nat is proof: no server here jumps" if analysis.exact else ""),
-        *(str(token) for token in analysis.far[:50]),
+        *(str(token) for token in analysis.far[:_SHOWN]),
     )
 
 

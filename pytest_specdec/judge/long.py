@@ -95,9 +95,10 @@ def _check_server(captured: Captured) -> Verdict | None:
 def _check_limit(captured: Captured) -> Verdict | None:
     """Return REFUSED if no prompt is a known part of the context limit, else None.
 
-    Prompts are written as tokens once that limit is known; until then they are given as lengths (``is_open``).
+    A short limit leaves no room for these parts: the requests with them are not in the workload then.
     """
-    if not is_open(captured.workload) and any(limit_part(request.id) in LIMIT_PARTS for request in captured.workload.requests):
+    are_prompts_written = not is_open(captured.workload)  # as tokens; until the limit is known they are given as lengths
+    if are_prompts_written and any(limit_part(request.id) in LIMIT_PARTS for request in captured.workload.requests):
         return None
     headline = "the server's longest sequence is unknown, or so short that the family context fills it"
     return say(captured, Outcome.REFUSED, headline, settle="state it among the engine's args, as max-model-len", cell="limit unknown")
@@ -201,13 +202,8 @@ def _greedy_scored(captured: Captured, arm: str, transcript: Transcript) -> tupl
 
 
 def _name_wrong(captured: Captured, depths: Sequence[_ScoredDepth]) -> str:
-    """Return the fault's name by the depths with wrong tokens.
-
-    WRONG_ANY or WRONG_SHORT if a short prompt has wrong tokens too or alone. WRONG_EVERYWHERE if every depth has some, WRONG_SHALLOW if the
-    shallowest and not all others have, WRONG_TOGETHER if only prompts sent together have some and all deeper ones, sent alone, are right.
-    Otherwise the name has the length of the shallowest wrong depth.
-    """
-    parts = _sort_parts(depths)
+    """Return the fault's name by the depths with wrong tokens, of which there is one at least."""
+    parts = _sort_parts(depths)  # without short prompts, the shallowest first
     bad = [depth for depth in parts if depth.wrong_answers]
     if any(depth.wrong_answers for depth in depths if not depth.is_part):
         return WRONG_ANY if bad else WRONG_SHORT
@@ -217,9 +213,11 @@ def _name_wrong(captured: Captured, depths: Sequence[_ScoredDepth]) -> str:
         return WRONG_SHALLOW
     # Reversed, so that the first wave of a depth counts: later ones ask some of its prompts again.
     wave_sizes = {limit_part(wave[0].id): len(wave) for wave in reversed(captured.workload.in_waves)}
+    # If all wrong depths were sent several prompts at once, and all deeper ones were sent alone and are right, length is not to blame.
     deeper = parts[parts.index(bad[-1]) + 1 :]
-    is_bad_together = all(wave_sizes.get(depth.name, 1) > 1 for depth in bad)
-    if deeper and is_bad_together and all(wave_sizes.get(depth.name, 1) == 1 for depth in deeper):
+    are_bad_together = all(wave_sizes.get(depth.name, 1) > 1 for depth in bad)
+    are_deeper_alone = all(wave_sizes.get(depth.name, 1) == 1 for depth in deeper)
+    if deeper and are_bad_together and are_deeper_alone:
         return WRONG_TOGETHER
     return f"tokens are wrong after {bad[0].prompt_tokens:,} tokens of context"
 

@@ -70,10 +70,11 @@ def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
     warm = points[len(points) // 3 :]
     if len(warm) < _LEAST_ROUNDS or any(one.failed for one in rounds):
         return None
-    half, quarter, slope = len(warm) // 2, len(warm) // 4, _slope(warm)
+    half, quarter, slope = len(warm) // 2, len(warm) // 4, _slope(warm)  # the late parts show whether growth levels off (goes_on)
+    # By chance as many pairs rise as fall, so that the test of inversions, pairs that fall, serves for those that rise.
     rising_pairs = sum(size > earlier for at, (_, earlier) in enumerate(warm) for _, size in warm[at + 1 :])
     return MemoryGrowth(
-        mib=slope * (warm[-1][0] - warm[0][0]) / 1000.0,
+        mib=slope * (warm[-1][0] - warm[0][0]) / 1000.0,  # a slope is in MiB per 1,000 requests
         slope=slope,
         first_half_slope=_slope(warm[:half]),
         second_half_slope=_slope(warm[half:]),

@@ -50,9 +50,10 @@ def judge(captured: Captured) -> Verdict:
     verdict = state.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.PASS:
         return _check_offloaded(captured) or restate(captured, verdict)
-    # A verdict that names no fault keeps its headline.
-    name = _NAMES.get(verdict.names, verdict.names)
-    return restate(captured, verdict, names=name, headline=verdict.headline.replace(verdict.names or name, name, 1))
+    if verdict.names not in _NAMES:
+        return restate(captured, verdict)
+    name = _NAMES[verdict.names]
+    return restate(captured, verdict, names=name, headline=verdict.headline.replace(verdict.names, name, 1))
 
 
 def _check_offloaded(captured: Captured) -> Verdict | None:

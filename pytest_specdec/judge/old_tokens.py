@@ -126,43 +126,45 @@ class NewTokens:
 def examine_new(new_answers: Sequence[Captured], *, is_noise_known: bool) -> NewTokens | None:
     """Return the evidence of new sampled tokens under the old scores.
 
-    ``new_answers`` has one item per workload, with the new baseline's answers in the variant's place. None without any. Only requests with
-    a temperature above 0 count. No bets are made if ``is_noise_known`` is False, since they have to allow for noise.
+    ``new_answers`` has one item per workload, with the new baseline's answers in the variant's place; None without a workload. No bets are
+    made if ``is_noise_known`` is False, since they have to allow for noise.
     """
+    if not new_answers:
+        return None
+    # Only requests that ask for a temperature above 0 have a known distribution.
     workloads = [_select(captured, lambda request: request.draws_as_asked) for captured in new_answers]
     scored = [_keep_scored(captured) for captured in workloads]
-    if not scored:
-        return None
     answers = [answer for captured in scored for answer in captured.speculative.answers]
     return NewTokens(
         answers=len(answers),
         tokens=sum(len(answer.choice.token_ids) for answer in answers),
         unscored=sum(len(captured.speculative.answers) for captured in workloads) - len(answers),
-        bets=_sort_bets(scored) if is_noise_known else (),
+        bets=_bet_strongest_first(scored) if is_noise_known else (),
     )
 
 
 def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | None:
     """Return the evidence of old tokens under the new scores.
 
-    ``old_answers`` has one item per workload, with the old baseline's answers in the variant's place; None without any. ``near_tie`` is the
-    largest gap of two tokens that noise explains, in nats; it is 0 if the noise is unknown, and then no token is called wrong and no bets
-    are made. Bets allow for the noise of the run that scored alone: .15 nats in the other run raised no evidence (tests/judge).
+    ``old_answers`` has one item per workload, with the old baseline's answers in the variant's place; None without a workload.
+    ``near_tie`` is the largest gap of two tokens that noise explains, in nats; 0 if the noise is unknown. Then no token is called wrong and
+    no bets are made. Bets allow for the noise of the run that scored; noise of .15 nats in the other one brought no evidence in tests.
     """
     workloads = [_keep_scored(captured) for captured in old_answers]
     if not workloads:
         return None
+    is_noise_known = near_tie > 0.0
     answers = [answer for captured in workloads for answer in captured.speculative.answers]
-    likeliest = list(_likeliest_answers(workloads))
-    wrong = [difference for answer in likeliest for difference in _wrong_tokens(answer, near_tie)] if near_tie else []
+    likeliest = list(_likeliest_answers(workloads))  # at temperature 0, so that each token should be the likeliest
+    wrong = [difference for answer in likeliest for difference in _wrong_tokens(answer, near_tie)] if is_noise_known else []
     return OldTokens(
         answers=len(answers),
         tokens=sum(len(answer.choice.token_ids) for answer in answers),
         unscored=sum(len(captured.speculative.answers) for captured in old_answers) - len(answers),
         likeliest=len(likeliest),
         wrong=tuple(sorted(wrong, key=lambda difference: (-difference.gap, difference.request_id, difference.index))),
-        wrong_answers=sum(max(answer.gaps) > near_tie for answer in likeliest) if near_tie else 0,
-        bets=_sort_bets(workloads) if near_tie else (),
+        wrong_answers=sum(max(answer.gaps) > near_tie for answer in likeliest) if is_noise_known else 0,
+        bets=_bet_strongest_first(workloads) if is_noise_known else (),
         defaults=_compare_defaults(workloads),
     )
 
@@ -224,7 +226,7 @@ def _wrong_tokens(scored: ScoredAnswer, near_tie: float) -> Iterator[TokenDiffer
             yield TokenDifference(request_id=scored.answer.request_id, index=index, old_id=position.token_id, new_id=best, gap=gap)
 
 
-def _sort_bets(workloads: Sequence[Captured]) -> tuple[SampledBet, ...]:
+def _bet_strongest_first(workloads: Sequence[Captured]) -> tuple[SampledBet, ...]:
     return tuple(sorted(_bets(workloads), key=lambda bet: -bet.log10_evidence))
 
 
@@ -243,16 +245,17 @@ def _bets(workloads: Sequence[Captured]) -> Iterator[SampledBet]:
 def _bet(captured: Captured, alpha: float) -> SampledBet | None:
     """Return the bet on one workload's tokens; None if unscorable or too noisy.
 
-    Several bettors bet on one difference each; the winner is the best of them. Their evidence alarms at 1/alpha, unless the scoring
-    baseline's own tokens, in the control's place, show the winner's difference too.
+    Several bettors bet on one difference each; the winner is the best of them. The bet alarms at an evidence of 1/alpha, unless the scoring
+    baseline's own tokens, which stand in the control's place, show the winner's difference too.
     """
-    gathered = gather(captured, exact=False)
+    gathered = gather(captured, exact=False)  # another run's answers may differ from scores by more than rounding
     if gathered.observed is None or (gathered.calibration is not None and not gathered.calibration.valid):
         return None
     wealth = wealth_process(bettors(gathered.observed))
-    is_alarm = wealth.tokens_to(-log(alpha)) is not None
+    is_alarm = wealth.tokens_to(-log(alpha)) is not None  # its log evidence reaches the alarm at some token
     if is_alarm:
         comparison = compare_at_bias(captured, gathered.observed, wealth.winner, scoring_bias=0.0, exact=False)
+        # It holds if the judged tokens show the difference by more than the control's; None without a control to compare with.
         is_alarm = comparison is None or comparison.holds
     return SampledBet(
         workload=captured.workload.name,

@@ -120,8 +120,8 @@ class ArmEffects:
     def _exceeds_peers(self, name: str, hits: int) -> bool:
         """Return True if ``hits`` broken unmeasured tokens surely exceed the baseline's.
 
-        All tokens are those unmeasured under the rule ``name``; a repeated computation counts once, since it is no new trial. The test is
-        Fisher's exact one at ``alpha``.
+        Fisher's exact test at ``alpha`` compares the unmeasured tokens under the rule ``name``. In ``hits`` too a repeated computation
+        counts once, since it is no new trial.
         """
         tokens = len(_distinct_unmeasured(self.under(name)))
         baseline = _distinct_unmeasured(token for peer in self.peers for token in peer.under(name))
@@ -149,16 +149,16 @@ class ArmEffects:
         return {name: self._detectable_share(name) for name in sorted(names) if ignored.isdisjoint(split_names(name))}
 
     def _detectable_share(self, name: str) -> float:
-        """Return the share of :meth:`detectable_shares` for one rule.
+        """Return the least share of broken tokens caught under one rule.
 
-        Broken tokens fail in two ways. Exact ones fail if they exceed those of the baseline's boots. All at which the rule binds fail if
-        they exceed chance as well. The smaller of both shares is returned, since one way is enough.
+        It is of the tokens at which the rule binds and whose chance is known; caught means a FAIL with probability .99. Broken tokens fail
+        in two ways, of which one is enough, so that the smaller share is returned.
         """
         bound = [token for token in self.under(name) if token.binds and not token.is_unmeasured]
-        return min(
-            _least_share(sum(token.is_exact for token in bound), lambda hits: self.exceeds_boots(name, hits)),
-            _least_share(len(bound), lambda hits: self._exceeds_rate(name, hits) and self.exceeds_boots(name, hits)),
-        )
+        # Exact tokens, which chance never breaks, fail if they exceed those of the baseline's boots. Others have to exceed chance as well.
+        share_of_exact = _least_share(sum(token.is_exact for token in bound), lambda hits: self.exceeds_boots(name, hits))
+        share = _least_share(len(bound), lambda hits: self._exceeds_rate(name, hits) and self.exceeds_boots(name, hits))
+        return min(share_of_exact, share)
 
     def detectable_unmeasured_shares(self) -> dict[str, float]:
         """Return the least share of broken unmeasured tokens caught, by rule.
@@ -239,17 +239,18 @@ def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Toler
     """
     if arm is captured.baseline:
         return ()
+    # ``chance`` only matters for tokens under bad_words, which are not counted below.
     departures = check_departures(captured, arm, tolerance.gap, tolerance.chance)
     hits = _count_lost_penalties(departures)
     requests = sum("repetition_penalty" in set_parameters(request.body) for request in captured.workload.requests)
     control_hits = 0
     if captured.control is not None and arm is not captured.control:
         control_hits = _count_lost_penalties(check_departures(captured, captured.control, tolerance.gap))
-    # Trials are the requests, unless several passes over them make more hits.
+    # Trials are the requests, since an answer first differs once at most, unless several passes over them make more hits.
     trials, control_trials = max(requests, hits), max(requests, control_hits)
     if hits and proportions.greater_than_other(hits, trials, control_hits, control_trials) <= _test_level(captured):
         return departures
-    return tuple(token for token in departures if token.parameter != "repetition_penalty")
+    return tuple(token for token in departures if token.parameter != "repetition_penalty")  # those under bad_words
 
 
 def _count_lost_penalties(departures: Sequence[CheckedToken]) -> int:
@@ -277,9 +278,9 @@ def describe_detectable(judged: ArmEffects) -> str:
 
 
 def describe_first_differences(judged: ArmEffects) -> str:
-    """Return a clause on rules that show at first differences alone.
+    """Return a clause on bad_words and repetition penalties; empty if neither binds.
 
-    It is empty if none of them binds.
+    Scores do not show their effect. Their loss is seen only where an answer first differs from the baseline's.
     """
     binding = {token.parameter for effects in (judged, *judged.peers) for token in effects.tokens if token.binds}
     names = " and ".join(name for name in _AT_FIRST_DIFFERENCES if name in binding)

@@ -10,7 +10,7 @@ one with a lower score.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge.divergence import compare_prefixes
@@ -256,16 +256,17 @@ def _find_banned(rules: ParameterRules) -> _Complement | frozenset[int] | None:
 def _judge_choices(captured: Captured, scored: _RuledAnswer, tolerance: float, jumps: float) -> Iterator[CheckedToken]:
     """Yield the tokens of a request for the best token alone.
 
-    A token breaks the rule if a permitted listed token, a rival, is better by more than the ``tolerance`` after biases and penalties.
-    Nothing is yielded under bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The
-    rule binds if, under biases or penalties, the emitted token is not the raw best one, or without these if a draw would often take another
-    token. ``jumps`` is the rate at which a correct server exceeds the tolerance.
+    A token breaks the rule if a rival, another permitted token with a score, is better by more than the ``tolerance``, in nats after biases
+    and penalties. ``jumps`` is the rate at which a correct server exceeds the tolerance. Nothing is yielded if the best token cannot be
+    computed: under bad_words, whose ids are unknown, or if a penalty counts a prompt without ids.
     """
     rules, answer, positions, prompt = scored.rules, scored.answer, scored.positions, scored.prompt
     window, request_penalties = captured.penalty_window, penalties(scored.body)
     if not rules.greedy or rules.has_bad_words or (request_penalties.count_prompt(window) and not prompt):
         return
-    penalised = penalise(positions, replace(request_penalties, repetition=1.0), window, prompt)
+    # Without the repetition penalty, which scales logits: _is_comparable excludes rivals over which it may favour the emitted token.
+    penalised = penalise(positions, request_penalties, window, prompt)
+    # The ids that a repetition penalty counts, up to the token at hand.
     counted_ids = set(prompt) if window.repetition_prompt else set()
     names = blame_parameters(rules)
     for index, (position, raw) in enumerate(zip(penalised, positions, strict=True)):
@@ -274,20 +275,30 @@ def _judge_choices(captured: Captured, scored: _RuledAnswer, tolerance: float, j
             for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)
             if rules.permits(token) and _is_comparable(rules, token, position.token_id, counted_ids)
         ]
+        # An emitted token without a score counts as well as it can be, in the server's favour.
         gap = max(rivals, default=-math.inf) - upper_bound(position)
-        best = raw.top_ids[0] if raw.top_ids else raw.token_id
-        is_unsure = max(raw.top_logprobs, default=0.0) < math.log(_UNSURE)
         # A token that is not permitted breaks an exact rule instead (_judge_exact).
         yield CheckedToken(
             parameter=names,
             answer=answer,
             index=index,
             broken=gap > tolerance and rules.permits(position.token_id) and not math.isnan(gap),
-            binds=best != position.token_id if rules.moves or rules.repetition != 1.0 else is_unsure,
+            binds=_changes_choice(rules, raw),
             chance=jumps,
             detail=f"id {position.token_id}, {gap:.3g} nats below the best one",
         )
         counted_ids.add(position.token_id)
+
+
+def _changes_choice(rules: ParameterRules, raw: Position) -> bool:
+    """Return True if the parameters make a difference at a token, ``raw`` without them.
+
+    Biases and penalties do if the emitted token is not the raw best one. Others, as temperature 0, do if a draw would often take another.
+    """
+    if rules.moves or rules.repetition != 1.0:
+        best = raw.top_ids[0] if raw.top_ids else raw.token_id
+        return best != raw.token_id
+    return max(raw.top_logprobs, default=0.0) < math.log(_UNSURE)
 
 
 def _is_comparable(rules: ParameterRules, rival: int, emitted: int, counted_ids: set[int]) -> bool:
@@ -315,9 +326,9 @@ def blame_parameters(rules: ParameterRules) -> str:
 def _judge_cuts(captured: Captured, scored: _RuledAnswer, noise: float) -> Iterator[CheckedToken]:
     """Yield the tokens of a request for a cut distribution.
 
-    A token breaks the rule if it is surely outside the cut, for scores with ``noise`` nats of noise. The rule binds if more than .2 of the
-    raw probability is cut off. Nothing is yielded if the request also has penalties, biases or fields whose effect on the distribution is
-    not modelled.
+    A token breaks the rule if it is surely outside the cut, for scores with ``noise`` nats of noise. The rule binds if more than
+    ``1 - _UNSURE`` of the raw probability is cut off, since a draw without it would often take a token from there. Nothing is yielded if
+    the request also has penalties, biases or fields whose effect on the distribution is not modelled.
     """
     rules, answer, positions = scored.rules, scored.answer, scored.positions
     params = sampling_params(scored.body)
@@ -327,12 +338,15 @@ def _judge_cuts(captured: Captured, scored: _RuledAnswer, noise: float) -> Itera
     distribution = requested(raw, params.processing(len(positions)), noise)
     names = ", ".join(rules.cuts)
     for index, outcome in enumerate(distribution.outcome.tolist()):
+        outside_cut = distribution.violation[index]
+        raw_mass_outside = distribution.raw[index][outside_cut].sum()
         yield CheckedToken(
             parameter=names,
             answer=answer,
             index=index,
-            broken=bool(distribution.violation[index, outcome]),
-            binds=bool(distribution.raw[index][distribution.violation[index]].sum() > 1.0 - _UNSURE),
+            broken=bool(outside_cut[outcome]),
+            binds=bool(raw_mass_outside > 1.0 - _UNSURE),
+            # A cut may be wrong at other temperatures only, as if made before them: the fault's name then says so.
             warmed=params.temperature != 1.0,
             chance=float(distribution.violation_bound[index]),
             detail=f"id {positions[index].token_id}",
@@ -345,10 +359,11 @@ def check_departures(captured: Captured, arm: Transcript, tolerance: float, jump
     After the same tokens both servers choose from the same distribution, so that the two tokens there can be compared. Only requests count
     whose choice is changed by bad_words or by a repetition penalty alone, and that do not list the allowed ids. ``tolerance`` is the
     largest gap that noise explains, in nats, and ``jumps`` the rate at which tokens exceed it without a fault: the chance of a token under
-    bad_words, while tokens under a repetition penalty are exact.
+    bad_words. Those under a repetition penalty count as exact, since the caller keeps them only if they break its rule more often than the
+    control's, which shows the noise.
     """
     requests, prompts = captured.workload.by_id, _prompts(captured)
-    departures = []
+    checked = []
     for divergence in compare_prefixes(captured, arm).divergences:
         answer = divergence.answer
         rules = parameter_rules(requests[answer.request_id].body)
@@ -356,12 +371,12 @@ def check_departures(captured: Captured, arm: Transcript, tolerance: float, jump
         if not name or rules.allowed is not None:
             continue
         if name == "bad_words":
-            broken = _misjudges_ban(divergence, tolerance)
+            broken = _breaks_ban(divergence, tolerance)
         else:
             earlier_ids = {*prompts.get(answer.request_id, ()), *answer.choice.token_ids[: divergence.index]}
             broken = rules.repetition > 1.0 and _lacks_penalty(divergence, earlier_ids, tolerance)
         tokens = f"id {divergence.token.token_id} for the baseline's {divergence.baseline.token_id}"
-        departures.append(
+        checked.append(
             CheckedToken(
                 parameter=name,
                 answer=answer,
@@ -372,14 +387,14 @@ def check_departures(captured: Captured, arm: Transcript, tolerance: float, jump
                 detail=f"{tokens}, {abs(divergence.gap):.3g} nats apart",
             )
         )
-    return tuple(departures)
+    return tuple(checked)
 
 
-def _misjudges_ban(divergence: Divergence, tolerance: float) -> bool:
+def _breaks_ban(divergence: Divergence, tolerance: float) -> bool:
     """Return True if a token unlike the baseline's breaks bad_words.
 
-    A token that is likelier by more than the tolerance must have been banned on the baseline; one that is as much less likely is the wrong
-    choice.
+    If it is the likelier one, the baseline must have passed it over as banned. If it is less likely, the arm passed over the baseline's
+    token, which is not banned. Noise explains a gap up to the tolerance.
     """
     return abs(divergence.gap) > tolerance
 
@@ -403,18 +418,21 @@ def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
 def check_binding(captured: Captured, tolerance: float) -> tuple[CheckedToken, ...]:
     """Return the baseline's own tokens under bad_words or repetition penalties.
 
-    They show where these rules bind: the baseline passed over a permitted token likelier by more than the tolerance. None counts as broken.
-    Only requests at temperature 0 are looked at whose choice is changed by bad_words or by a repetition penalty alone.
+    None counts as broken; they show where these rules bind. Scores lack both parameters. If the baseline passes over the likeliest token,
+    by more than the ``tolerance`` of noise, and the allowed ids have it, then one of the two is the reason. Only requests for the best
+    token alone are looked at that set one of the two, and no bias or penalty beside it.
     """
     requests = captured.workload.by_id
     scores = {score.key: score.positions for score in captured.scores.get(captured.baseline.arm, ())}
     binding = []
     for answer in captured.baseline.answers:
         rules = parameter_rules(requests[answer.request_id].body if answer.request_id in requests else {})
-        if not rules.greedy or not rules.unscored_parameter:
+        name = rules.unscored_parameter  # bad_words or repetition_penalty; empty if other parameters change the choice too
+        if not rules.greedy or not name:
             continue
         for index, position in enumerate(scores.get(answer.key, ())):
-            has_better = any(rules.permits(best) for best in position.top_ids[:1] if best != position.token_id)
-            binds = has_better and max(position.top_logprobs) - position.logprob > tolerance
-            binding.append(CheckedToken(parameter=rules.unscored_parameter, answer=answer, index=index, broken=False, binds=binds))
+            best = position.top_ids[0] if position.top_ids else position.token_id
+            passes_over_best = best != position.token_id and rules.permits(best)
+            binds = passes_over_best and max(position.top_logprobs) - position.logprob > tolerance
+            binding.append(CheckedToken(parameter=name, answer=answer, index=index, broken=False, binds=binds))
     return tuple(binding)

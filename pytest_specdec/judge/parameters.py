@@ -101,7 +101,8 @@ def _judge_effects(captured: Captured) -> Verdict:
     """Return the first verdict on all tokens under their rules.
 
     INVALID comes first, if ids of a prompt are missing that a penalty counts, or if the baseline is too noisy. Then comes FAIL for broken
-    rules, and then missing scores, missing drafts, refused parameters, and too few parameters with an effect on the baseline.
+    rules, and then missing scores, missing drafts, refused parameters, and too few parameters with an effect on the baseline. Parameters
+    may be undecided if it is unknown how often noise breaks a rule: only the baseline's tokens then show it.
     """
     tolerance = allowed_gap(captured, ())
     try:
@@ -164,31 +165,32 @@ def _check_harm(captured: Captured) -> Verdict | None:
 def _find_undecided(judged: ArmEffects) -> set[str]:
     """Return the parameters with too few tokens, or none, for an alarm.
 
-    All of their tokens are unmeasured, as in half precision without reported log-probabilities, and so few that even half of them broken
-    would be no alarm beside the baseline's. ``bad_words`` is among them: it shows only where an answer first differs from the baseline's.
-    A parameter that also has tokens under another rule, or with a known chance, is not.
+    A parameter is decided by a measured token, or by unmeasured ones so many that half of them broken would be an alarm beside the
+    baseline's. The unmeasured ones of ``bad_words`` decide nothing: they are only those at which an answer first differs from the baseline.
     """
-    undecided_rules = {name for name, share in judged.detectable_unmeasured_shares().items() if share >= _HALF} | {"bad_words"}
-    decided = [token for token in judged.tokens if token.parameter not in undecided_rules or not token.is_unmeasured]
-    return set(PARAMETERS) - parameters_of(decided)
+    caught_shares = judged.detectable_unmeasured_shares()
+    decided_rules = {rule for rule, share in caught_shares.items() if share < _HALF} - {"bad_words"}
+    return set(PARAMETERS) - parameters_of(
+        [token for token in judged.tokens if not token.is_unmeasured or token.parameter in decided_rules]
+    )
 
 
 def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> set[str]:
     """Return the parameters broken by the baseline, maybe by chance.
 
-    The broken tokens are unmeasured. One is enough for a parameter that is ``undecided``; for others the share of broken tokens must surely
-    exceed what jumps of a usable baseline explain, single tokens with a far other distribution.
+    Looked at are its unmeasured tokens, and only rules that some of these break. One broken token is enough for a parameter that is
+    ``undecided``, since it has few tokens. For others the share of broken ones must surely exceed that of a usable baseline (_JUMPS).
     """
-    shares = [(split_names(rule), share) for peer in peers for rule, share in peer.surely_broken_shares().items()]
-    return {name for names, share in shares for name in names if share > _JUMPS or name in undecided}
+    sure_shares = [(split_names(rule), share) for peer in peers for rule, share in peer.surely_broken_shares().items()]
+    return {name for names, share in sure_shares for name in names if share > _JUMPS or name in undecided}
 
 
 def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], undecided: Collection[str]) -> _Matrix:
     """Return each parameter's effect on the baseline and the judged arm.
 
     A parameter counts as honoured on either arm only if it binds on a boot of the baseline: otherwise no token would show its loss.
-    HONOURED becomes UNDECIDED on the judged arm for a parameter that is ``undecided``, and on both arms for one that is doubtful, since the
-    baseline may break it too (:func:`_find_doubtful`).
+    HONOURED becomes UNDECIDED on the judged arm for ``undecided`` parameters, which have too few tokens for an alarm, and on both arms for
+    doubtful ones, which the baseline itself may break.
     """
     ignored, ignored_here, doubtful = _find_ignored(peers), judged.ignored, _find_doubtful(peers, undecided)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}
@@ -235,17 +237,16 @@ def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
 def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], matrix: _Matrix) -> Verdict | None:
     """Return FAIL if the judged arm breaks a rule unlike the baseline.
 
-    Each rule is compared by itself: it has to be broken beyond chance, and more often than on the baseline's boots. A rule may be one of
-    several parameters; it is left out if a boot of the baseline ignores any of them. None if no rule is broken so.
+    Each rule has to be broken beyond chance, and by more tokens than on the baseline's boots. Several parameters may share one rule, as
+    "top_k, top_p": it is left out if a boot of the baseline ignores any of them. None if no rule is broken so.
     """
     ignored = _find_ignored(peers)
     beyond_chance = judged.broken_beyond_chance
-    hits = Counter(token.parameter for token in beyond_chance)
-    broken = [
-        token
-        for token in beyond_chance
-        if not ignored & set(split_names(token.parameter)) and judged.exceeds_boots(token.parameter, hits[token.parameter])
-    ]
+    broken_by_rule = Counter(token.parameter for token in beyond_chance)
+    failed_rules = {
+        rule for rule, count in broken_by_rule.items() if ignored.isdisjoint(split_names(rule)) and judged.exceeds_boots(rule, count)
+    }
+    broken = [token for token in beyond_chance if token.parameter in failed_rules]
     if not broken:
         return None
     name = _fault_name(captured, judged, broken)
@@ -260,7 +261,7 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
         evidence=(*_describe_matrix(matrix, judged.arm), *_list_broken(broken)),
         cell=f"{most_broken} {matrix[split_names(most_broken)[0]].judged}",
         names=name,
-        figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(judged.tokens))},
+        figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(judged.tokens))},  # a law is a rule
         parameters=_effects_by_arm(captured, matrix),
     )
 
@@ -281,15 +282,14 @@ def _fault_name(captured: Captured, judged: ArmEffects, broken: Sequence[Checked
     parameters get one common name.
     """
     names = [name for name in PARAMETERS if name in parameters_of(broken)]
-    if len(names) > _SEVERAL:
-        return f"sampling parameters are ignored{_describe_position(captured, broken)}"
     place = _describe_position(captured, broken)
-    warmed = all(token.warmed for token in broken)
-    right_unwarmed = {
-        name for token in judged.tokens if token.binds and not token.warmed and not token.broken for name in split_names(token.parameter)
-    }
-    if warmed and not place and set(names) <= right_unwarmed:
-        return f"{' and '.join(names)} is wrong at temperatures other than 1"
+    if len(names) > _SEVERAL:
+        return f"sampling parameters are ignored{place}"
+    if not place and all(token.warmed for token in broken):
+        # A token that is not ``warmed`` is drawn at temperature 1.
+        right_at_one = parameters_of([token for token in judged.tokens if token.binds and not token.warmed and not token.broken])
+        if set(names) <= right_at_one:
+            return f"{' and '.join(names)} is wrong at temperatures other than 1"
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{place}"
 
 
@@ -350,7 +350,7 @@ def _classify_place(slot: int, is_draft: bool, is_bonus: bool) -> _WindowPlace: 
 
 
 def _refuse_parameters(captured: Captured, matrix: _Matrix) -> Verdict | None:
-    """Return REFUSED if only the judged arm refuses parameters, else None."""
+    """Return REFUSED if only the judged arm refuses parameters, else None; callers exclude ignored ones first."""
     names = [
         name
         for name, effects in matrix.items()
@@ -370,7 +370,7 @@ def _refuse_parameters(captured: Captured, matrix: _Matrix) -> Verdict | None:
 
 
 def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _Matrix) -> Verdict | None:
-    """Return INCONCLUSIVE if too few parameters bind on the baseline, else None."""
+    """Return INCONCLUSIVE if too few parameters bind on the baseline, else None; undecided ones do not count."""
     bound = [
         name
         for name, effects in matrix.items()
@@ -386,7 +386,7 @@ def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _M
         evidence=_describe_matrix(matrix, captured.speculative),
         settle="requests on which the parameters bind, as suites/parameters sends them",
         cell="did not bind",
-        figures={"bound_parameters": float(len(bound)), "law_tokens": float(len(baseline.tokens))},
+        figures={"bound_parameters": float(len(bound)), "law_tokens": float(len(baseline.tokens))},  # a law is a rule
         parameters=_effects_by_arm(captured, matrix),
     )
 
@@ -426,9 +426,9 @@ def _describe_undecided(matrix: _Matrix) -> str:
 
 
 def _describe_unmeasured(judged: ArmEffects) -> str:
-    """Return a clause on rules held to the baseline's own choices alone, with the share caught; empty without.
+    """Return a clause on rules with unmeasured tokens, with the share of broken ones caught; empty without any.
 
-    They have unmeasured tokens, and enough of them for an alarm.
+    Rules that have too few of them to catch half are left out, since they are not decided.
     """
     shares = {name: share for name, share in judged.detectable_unmeasured_shares().items() if share < _HALF}
     return f"; of {', '.join(shares)}, held to the baseline's choices alone, a share above {max(shares.values()):.0%}" if shares else ""

@@ -35,13 +35,14 @@ def penalised_scores(captured: Captured, transcript: Transcript, only: Container
     """
     penalties_by_request = {request.id: penalties(request.body) for request in captured.workload.requests}
     prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
-    window = captured.penalty_window
+    window = captured.penalty_window  # which tokens the penalties count
     penalised = []
     for score in captured.scores.get(transcript.arm, ()):
         if only is not None and score.request_id not in only:
             continue
         params, prompt = penalties_by_request.get(score.request_id, NONE), prompts.get(score.key) or score.prompt_token_ids
-        if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(window):
+        added_penalties = replace(params, repetition=1.0)  # all but the repetition penalty, by its neutral value
+        if score.positions and not prompt and added_penalties.count_prompt(window):
             msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
             raise ValueError(msg)
         penalised.append(replace(score, positions=penalise(score.positions, params, window, prompt)))
@@ -70,7 +71,8 @@ def penalise(
 def _add_to_logits(position: Position, top_tokens: Floats, chosen: float) -> Position:
     """Return a position with nats added to its log-probabilities.
 
-    ``top_tokens`` has those for the listed tokens, which are sorted again, and ``chosen`` those for the emitted one.
+    ``top_tokens`` has those for the listed tokens, which are sorted again, and ``chosen`` those for the emitted one. The sums are not
+    normalised: callers compare them within the position only.
     """
     # The row of added nats is padded to the longest list of the answer.
     summed = [
@@ -79,7 +81,7 @@ def _add_to_logits(position: Position, top_tokens: Floats, chosen: float) -> Pos
     summed.sort(key=lambda pair: -pair[0])
     return replace(
         position,
-        logprob=upper_bound(position) + chosen,
+        logprob=upper_bound(position) + chosen,  # the position's own log-probability, if it has one
         top_ids=tuple(token for _, token in summed),
         top_logprobs=tuple(logprob for logprob, _ in summed),
     )

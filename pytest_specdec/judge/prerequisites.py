@@ -116,7 +116,7 @@ def describe_refusals(answers: Sequence[Answer]) -> tuple[str, ...]:
 
 
 def _describe_baseline(captured: Captured) -> str:
-    """Return a clause on the baseline's response to the refused requests."""
+    """Return a clause on the baseline's response to the requests, all of which the judged arm refuses."""
     honoured = sum(answer.ok for answer in captured.baseline.answers)
     if not honoured:
         return (
@@ -288,21 +288,22 @@ def _find_lack_in_counters(counters: SpecCounters) -> _Lack | None:
 def _find_lack_in_windows(captured: Captured) -> _Lack | None:
     """Return the lack of accepted or rejected draft tokens, or None.
 
-    A window of more than one token shows an accepted draft token, and one shorter than a fully accepted draft makes it a rejected one. But
-    a window of one token shows no rejection by prompt lookup, which may have drafted nothing at that step. The lack is _UNKNOWN without
-    windows.
+    A window has one token more than it has accepted draft tokens. So one of several tokens shows an accepted draft token, and one of no
+    more tokens than were drafted shows a rejected one. The lack is _UNKNOWN without windows.
     """
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
         return _UNKNOWN
     windows = _windows(captured)
-    draft = captured.pair.variant.draft
-    # With one draft token a step, a window of one token is all that can show a rejection.
-    least = 2 if draft.kind is DraftKind.NGRAM and draft.tokens > 1 else 1
     if all(window <= 1 for window in windows):
         return _NOTHING_ACCEPTED
-    most = draft.tokens or max(windows) - 1
-    return None if any(least <= window <= most for window in windows) else _NOTHING_REJECTED
+    draft = captured.pair.variant.draft
+    # Prompt lookup may draft nothing at a step, so that its windows of one token show no rejection. With one draft token a step they are
+    # taken all the same: no other window can show one.
+    shortest = 2 if draft.kind is DraftKind.NGRAM and draft.tokens > 1 else 1
+    # The draft's length: without a configured one, that of the longest window, as if its draft was accepted in full.
+    drafted = draft.tokens or max(windows) - 1
+    return None if any(shortest <= window <= drafted for window in windows) else _NOTHING_REJECTED
 
 
 def _windows(captured: Captured) -> list[int]:
@@ -317,15 +318,17 @@ def unscorable(captured: Captured, *, needs_rejections: bool = True) -> Verdict 
     """Return INCONCLUSIVE if the engine cannot score tokens, else None.
 
     That is so if there are no scores, and the capability probe found no way to score tokens or the answers have no token ids. None if
-    scores are missing although the engine gives them, and for an engine that was not probed. If tokens cannot be scored, a verdict of
-    :func:`speculating`, with ``needs_rejections``, comes first.
+    scores are missing although the engine gives them, and for an engine that was not probed. If tokens cannot be scored, missing drafts
+    come first, and with ``needs_rejections`` a lack of rejected ones (:func:`speculating`).
 
     The headline counts the answers at temperature 0 that equal the baseline's. The count decides nothing: correct servers differ at
     near-ties, and equal text says nothing about a distribution.
     """
-    capabilities = captured.scoring
-    reason = "" if capabilities is None else _unscorable_reason(captured, capabilities)
-    if capabilities is None or not reason or any(score.positions for scores in captured.scores.values() for score in scores):
+    capabilities = captured.scoring  # of the server that scores, by the capability probe
+    if capabilities is None or any(score.positions for scores in captured.scores.values() for score in scores):
+        return None
+    reason = _unscorable_reason(captured, capabilities)
+    if not reason:
         return None
     equal = equal_answers(captured, captured.speculative)
     counted = f"{sum(equal)} of {len(equal)} answers equal the baseline's; " if equal else ""
@@ -334,6 +337,7 @@ def unscorable(captured: Captured, *, needs_rejections: bool = True) -> Verdict 
         Outcome.INCONCLUSIVE,
         f"{counted}no token can be scored: {reason}",
         evidence=_describe_control(captured),
+        # ``unscorable`` names the features missing for scores; without it only the answers' token ids are.
         settle=(capabilities.scored_with or ROUTES) if capabilities.unscorable else "serve answers with token ids",
         cell="not scored",
         figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))} if equal else {},

@@ -62,8 +62,9 @@ def _judge_all(captured: Captured) -> Verdict:
     """Return the gravest verdict on endings, plain answers and documents.
 
     Documents are answers to requests with a grammar, plain answers all others. A failure by wrong endings comes first; other verdicts on
-    endings do not count. A failure gets this family's fault name. Without anything worse, INCONCLUSIVE if nothing was preempted, else PASS.
-    The judges of the parts do not report to ``on_verdict``: only the combined verdict is for the test to check.
+    endings do not count. A failure gets this family's fault name. Refusals and too little evidence under a grammar are left to the
+    structured family. Without anything worse, INCONCLUSIVE if nothing was preempted, else PASS. The judges of the parts do not report to
+    ``on_verdict``: only the combined verdict is for the test to check.
     """
     unreported = replace(captured, on_verdict=None)
     constrained = {request.id for request in captured.workload.requests if request.grammar}
@@ -76,12 +77,12 @@ def _judge_all(captured: Captured) -> Verdict:
         return _rename_finding(captured, ending, WRONG_END)
     for outcome in (Outcome.FAIL, Outcome.INVALID, Outcome.SUSPICIOUS, Outcome.NOT_SPECULATING, Outcome.INCONCLUSIVE, Outcome.REFUSED):
         for verdict, fault_name in parts:
-            if verdict is not None and verdict.outcome is outcome and not _is_optional(verdict, document_verdict):
+            if verdict is not None and verdict.outcome is outcome and not _is_for_structured(verdict, document_verdict):
                 return _rename_finding(captured, verdict, fault_name if outcome is Outcome.FAIL else "")
     return _check_preempted(captured) or _pass_pressure(captured, token_verdict, document_verdict)
 
 
-def _is_optional(verdict: Verdict, documents: Verdict | None) -> bool:
+def _is_for_structured(verdict: Verdict, documents: Verdict | None) -> bool:
     """Return True for a verdict on documents that this family leaves out.
 
     Refusals, too few documents and missing drafts under a grammar are for the structured family to report. ``documents`` is the verdict on
@@ -118,11 +119,13 @@ def _rename_finding(captured: Captured, verdict: Verdict, name: str) -> Verdict:
     Its headline and fault begin with ``name``, unless that is empty, and the preemptions are added to its evidence.
     """
     preempted = f"preempted    {_describe_preemption(captured)}"
+    names = "; ".join(filter(None, (name, verdict.names)))
     return restate(
         captured,
         verdict,
         headline=f"{name}: {verdict.headline}" if name else verdict.headline,
-        names=f"{name}; {verdict.names}".removesuffix("; ") if name else verdict.names,
+        names=names,
+        # ``short`` has four lines at most.
         short=(*verdict.short[:3], preempted),
         evidence=(*verdict.evidence, preempted),
     )

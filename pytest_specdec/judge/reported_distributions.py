@@ -8,7 +8,6 @@ follow the same tokens, and the baseline's own report is the distribution that s
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -19,15 +18,15 @@ from pytest_specdec.model.transcript import Position, Score
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Answer, Choice, ListedTokens, Transcript
+    from pytest_specdec.model.transcript import Answer, Choice, Transcript
 
 __all__ = ["score_by_reports"]
 
 _HALF = "\ufffd"
-"""The replacement character, in the name of a token that is no whole character."""
+"""The replacement character. It is in the name of a token whose bytes are a part of a character only: such tokens share a name."""
 
 
 def score_by_reports(captured: Captured) -> Captured:
@@ -37,16 +36,13 @@ def score_by_reports(captured: Captured) -> Captured:
     one are left out, and answers of unknown tokens. All others are cut after their first token unlike the report's, which is scored too, or
     where the report ends.
 
-    Some answers have no token ids: names of tokens then stand for ids in all answers to that request, and the report ends before its first
-    name of half a character, which several tokens share. The baseline's own answers lose their reported log-probabilities: held against
-    themselves, they would show no noise.
+    If an answer has no token ids, numbers made of the tokens' names stand for ids in all answers to that request. The baseline's own
+    answers lose their reported log-probabilities: held against themselves, they would show no noise.
     """
-    arms = [captured.speculative, *captured.baseline_boots]
-    keys_without_ids = {answer.key for arm in arms for answer in arm.answers if answer.ok and not answer.choice.token_ids}
-    arms = [replace(arm, answers=tuple(_number_tokens(a) if a.key in keys_without_ids else a for a in arm.answers)) for arm in arms]
-    _, numbered_baseline, *_ = arms  # the judged arm, the baseline, and the control if there is one
-    baseline_answers = (_end_at_half_character(a) if a.key in keys_without_ids else a for a in numbered_baseline.answers if a.ok)
-    reports = {answer.key: answer for answer in baseline_answers if _is_reported(answer.choice)}
+    boots = [captured.speculative, *captured.baseline_boots]
+    keys_without_ids = {answer.key for arm in boots for answer in arm.answers if answer.ok and not answer.choice.token_ids}
+    arms = [replace(arm, answers=tuple(_number_tokens(a) if a.key in keys_without_ids else a for a in arm.answers)) for arm in boots]
+    reports = _collect_reports(arms[1], keys_without_ids)  # the baseline comes second
     names = _TokenNames.learn(answer.choice for arm in arms for answer in arm.answers)
 
     def cut(arm: Transcript) -> Transcript:
@@ -69,6 +65,15 @@ def score_by_reports(captured: Captured) -> Captured:
     )
 
 
+def _collect_reports(baseline: Transcript, keys_without_ids: Container[tuple[str, int]]) -> dict[tuple[str, int], Answer]:
+    """Return the baseline's answers that report a distribution at every token, by key.
+
+    Those under ``keys_without_ids`` end before the first name that several tokens share, since tokens have only names there.
+    """
+    answers = (_end_at_half_character(a) if a.key in keys_without_ids else a for a in baseline.answers if a.ok)
+    return {answer.key: answer for answer in answers if _is_reported(answer.choice)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TokenNames:
     """Token ids by the names that servers list tokens under."""
@@ -82,21 +87,23 @@ class _TokenNames:
 
         A name of several emitted tokens, such as that of half a character, stands for none of them.
         """
-        ids: dict[str, set[int]] = defaultdict(set)
+        emitted_ids: dict[str, set[int]] = {}
         for choice in choices:
+            # One entry per emitted token: its name, and the names of the most probable tokens there.
             for listed, token in zip(choice.listed or (), choice.token_ids, strict=False):
-                ids[listed.token].add(token)
-                # Each listed name gets an entry, also if no answer emitted its token.
+                emitted_ids.setdefault(listed.token, set()).add(token)
                 for name in listed.tokens:
-                    ids[name].update(())
-        entries = enumerate(ids.items())
-        return cls(ids={name: next(iter(emitted)) if len(emitted) == 1 else -1 - number for number, (name, emitted) in entries})
+                    emitted_ids.setdefault(name, set())
+        # No token has an id below 0: such a number only keeps names apart.
+        placeholders = {name: -1 - number for number, name in enumerate(emitted_ids)}
+        return cls(ids={name: next(iter(ids)) if len(ids) == 1 else placeholders[name] for name, ids in emitted_ids.items()})
 
 
 def _number_tokens(answer: Answer) -> Answer:
     """Return ``answer`` with checksums of its tokens' names in place of ids.
 
-    Only its first choice is kept, as elsewhere here.
+    They are equal for equal names, and numbers as ids are, so that answers with and without ids are handled alike. Only the first choice is
+    kept, as elsewhere here.
     """
     if not answer.choices:
         return answer
@@ -107,7 +114,8 @@ def _number_tokens(answer: Answer) -> Answer:
 def _end_at_half_character(answer: Answer) -> Answer:
     """Return ``answer`` up to the first name of half a character.
 
-    Such a name stands for several tokens: what comes after it need not follow the same ones.
+    All tokens of some of a character's bytes are named by the replacement character: two answers with that name may have different tokens
+    there, and then different distributions after it.
     """
     whole = sum(1 for _ in takewhile(lambda token: _HALF not in token.token, answer.choice.listed or ()))
     choice = answer.choice
@@ -147,9 +155,10 @@ def _without_logprobs(answer: Answer) -> Answer:
 def _score(answer: Answer, baseline: Choice, arm: str, names: _TokenNames) -> Score:
     """Return the baseline's distribution at every token of a cut answer.
 
-    ``answer`` is one of ``arm``, and ``baseline`` the baseline's choice, which reported the distribution.
+    ``answer``, one of ``arm``, is cut after its first token unlike the baseline's. ``baseline`` is the baseline's choice, which reported
+    the distribution, and ``names`` has the ids of the names in that report.
     """
-    own_names = answer.choice.listed or ()  # only to name the answer's own token: the distribution is the baseline's
+    own_names = [listed.token for listed in answer.choice.listed or ()]  # of the tokens that the answer emitted, if it names them
     positions = (
         _position(token, own_names[index] if index < len(own_names) else None, baseline, index, names)
         for index, token in enumerate(answer.choice.token_ids)
@@ -157,19 +166,26 @@ def _score(answer: Answer, baseline: Choice, arm: str, names: _TokenNames) -> Sc
     return Score(request_id=answer.request_id, pass_index=answer.pass_index, arm=arm, under=BASELINE, positions=tuple(positions))
 
 
-def _position(token: int, listed: ListedTokens | None, baseline: Choice, index: int, names: _TokenNames) -> Position:
+def _position(token: int, own_name: str | None, baseline: Choice, index: int, names: _TokenNames) -> Position:
     """Return the distribution that the baseline reported at one token.
 
-    ``index`` is the token's place in both answers, ``listed`` has its own name, and ``names`` the ids of all listed names. A token that the
-    baseline does not list has no log-probability, nan: it lies below all listed ones.
+    ``index`` is the token's place in both answers, ``own_name`` its name in its own answer, if it has one, and ``names`` has the ids of all
+    names in the report. A token that the baseline does not list has no log-probability, nan: it lies below all listed ones.
     """
-    report = (baseline.listed or ())[index]
+    assert baseline.listed is not None, "callers ensure a report"
+    assert baseline.logprobs is not None, "callers ensure a report"
+    report = baseline.listed[index]
     # Here the two emitted tokens have known ids, even if other tokens share their names.
-    emitted_ids = {report.token: baseline.token_ids[index], **({} if listed is None else {listed.token: token})}
-    ranked = sorted(zip(report.logprobs, (emitted_ids.get(name, names.ids[name]) for name in report.tokens), strict=True), reverse=True)
-    # Reversed, so that of several names with one id the likeliest counts.
-    by_id = {id_: logprob for logprob, id_ in reversed(ranked)}
-    token_logprob = (baseline.logprobs or ())[index] if token == baseline.token_ids[index] else by_id.get(token, math.nan)
+    emitted_ids = {report.token: baseline.token_ids[index]}
+    if own_name is not None:
+        emitted_ids[own_name] = token
+    ids = [emitted_ids.get(name, names.ids[name]) for name in report.tokens]
+    ranked = sorted(zip(report.logprobs, ids, strict=True), reverse=True)
+    if token == baseline.token_ids[index]:
+        token_logprob = baseline.logprobs[index]
+    else:
+        # Several names may have one id: the likeliest of them, the first, counts.
+        token_logprob = next((logprob for logprob, id_ in ranked if id_ == token), math.nan)
     return Position(
         token_id=token, logprob=token_logprob, top_ids=tuple(id_ for _, id_ in ranked), top_logprobs=tuple(logprob for logprob, _ in ranked)
     )

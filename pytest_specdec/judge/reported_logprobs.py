@@ -164,10 +164,12 @@ def _describe_mismatch(answer: Answer) -> str:
 def _reported_tokens(captured: Captured, answer: Answer, distribution: Sequence[Position]) -> Iterator[ReportedToken]:
     """Yield the scored tokens of an answer with their reported log-probabilities.
 
-    ``distribution`` has one position per token, with its score; nan is no score.
+    ``distribution`` has one position per token, with its score; nan is no score. Callers ensure that the answer has as many
+    log-probabilities.
     """
-    slots = _verify_slots(captured, answer)
-    for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
+    assert answer.choice.logprobs is not None
+    slots = _verify_slots(captured, answer)  # the token's places in their verify steps
+    for index, (value, position) in enumerate(zip(answer.choice.logprobs, distribution, strict=True)):
         if not isnan(position.logprob):
             yield ReportedToken(request_id=answer.request_id, index=index, reported=value, position=position, place=_place(slots, index))
 
@@ -180,19 +182,22 @@ def _verify_slots(captured: Captured, answer: Answer) -> VerifySlots:
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     if windows is None:
         return unknown_slots(count)
-    # By the number of tokens before a window, which is the sum of the windows before it. The first is the prefill's, without a draft.
-    drafted = dict(zip(accumulate(windows), answer.choice.drafted or (), strict=False))
-    return slots_from_windows(windows, count, lambda start: drafted.get(start, captured.pair.variant.draft.tokens))
+    # ``windows`` begins with the prefill's, ``drafted`` with the window after it. That one starts where the prefill's ends, and so on.
+    starts_after_prefill = accumulate(windows)
+    draft_length_by_start = dict(zip(starts_after_prefill, answer.choice.drafted or (), strict=False))
+    return slots_from_windows(windows, count, lambda start: draft_length_by_start.get(start, captured.pair.variant.draft.tokens))
 
 
 def _place(slots: VerifySlots, index: int) -> Place | None:
     """Return the place of token ``index`` in its verify step; None if unknown."""
-    # A window ends with a recovered or bonus token. Only the last window of an answer may end with a draft token, cut there by a limit.
-    if not slots.known[index] or (slots.ended[index] and slots.last[index]):
+    ends_window, ends_answer = slots.ended[index], slots.last[index]
+    # A limit may have cut the answer's last window after a draft token: then it does not end with a recovered or bonus token, as others do.
+    if not slots.known[index] or (ends_window and ends_answer):
         return None
+    # Nothing was drafted in its window, as in the prefill's.
     if slots.drafted[index] == 0:
         return Place.NO_DRAFT
-    if not slots.ended[index]:
+    if not ends_window:
         return Place.ACCEPTED
     return Place.BONUS if slots.bonus_slot[index] else Place.RECOVERED
 

@@ -156,8 +156,8 @@ def _judge_responses(captured: Captured) -> Verdict:
 def _inspect(captured: Captured, transcript: Transcript) -> _Findings:
     """Return the faults and pairs of one arm, whose answers are ``transcript``.
 
-    A pair is an answer of the responses route and the chat's to the same conversation. Its counterpart is looked up by its form:
-    conversation, route, and streamed or not.
+    A pair is an answer of the responses route and the chat's to the same conversation. Both that and the whole answer beside a streamed one
+    are looked up among the arm's answers by form: conversation, route, and streamed or not.
     """
     requests = captured.workload.by_id
     answers = {a.request_id: a for a in transcript.answers if a.ok and len(a.choices) == 1 and a.request_id in requests}
@@ -166,7 +166,7 @@ def _inspect(captured: Captured, transcript: Transcript) -> _Findings:
     with_chats = [(a, _pair_with_chat(requests[a.request_id], a, by_form)) for a in on_route]
     pairs = [pair for _, pair in with_chats if pair is not None]
     faults = [fault for answer, pair in with_chats for fault in _find_faults(requests[answer.request_id], answer, pair, by_form)]
-    comparable = tuple(pair for pair in pairs if pair.is_comparable)
+    comparable = tuple(pair for pair in pairs if pair.is_comparable)  # with prompts of equally many tokens
     return _Findings(arm=transcript.arm, answers=len(on_route), faults=tuple(faults), pairs=comparable, apart=len(pairs) - len(comparable))
 
 
@@ -192,15 +192,18 @@ def _pair_with_chat(request: Request, answer: Answer, by_form: Mapping[_Form, An
 def _find_faults(request: Request, answer: Answer, pair: _Pair | None, by_form: Mapping[_Form, Answer]) -> Iterator[Fault]:
     """Yield the faults of one answer, at most one of each kind.
 
-    A streamed answer is compared with the whole one in ``by_form``, which has the arm's answers. Any answer is compared with the chat's in
-    ``pair`` if their prompts are comparable. An answer without its end is compared with none. Other token counts than the chat's are left
-    out, since they are counted over all answers.
+    A streamed answer is compared with the whole one to the same conversation: ``by_form`` has the arm's answers by conversation, route, and
+    streamed or not. Any answer is compared with the chat's in ``pair`` if their prompts have as many tokens. An answer without its end is
+    compared with none. Token counts are no fault of one answer: they are counted over all.
     """
     faults = dict(answer_faults(request, answer))
     whole = by_form.get(replace(_form(request), is_streamed=False)) if request.stream else None
     others = [other for other in (whole, pair.chat if pair and pair.is_comparable else None) if other is not None]
     if ResponseFault.NO_END not in faults:
-        faults |= dict(loss for other in others if (loss := find_loss(answer, other)))
+        for other in others:
+            if loss := find_loss(answer, other):
+                kind, text = loss
+                faults[kind] = text
         if pair is not None and (what := _describe_status(pair)):
             faults[ResponseFault.STATUS] = what
     yield from (Fault(kind=kind, request_id=answer.request_id, what=what) for kind, what in faults.items())
@@ -209,7 +212,9 @@ def _find_faults(request: Request, answer: Answer, pair: _Pair | None, by_form: 
 def _describe_status(pair: _Pair) -> str:
     """Return how the status contradicts the chat's finish_reason for the same answer; empty if it does not."""
     chat, answer = pair.chat.choice, pair.answer
-    if not pair.is_comparable or pair.is_unlike or pair.is_miscounted or is_cut(chat) == is_cut(answer.choice) or answer.response is None:
+    # Only an answer that is the chat's, to the same prompt and with the same tokens, has to be cut if that is.
+    is_same = pair.is_comparable and not pair.is_unlike and not pair.is_miscounted
+    if not is_same or answer.response is None or is_cut(chat) == is_cut(answer.choice):
         return ""
     return f"status {answer.response.status}, the chat's finish_reason for the same answer is {chat.finish_reason}"
 
@@ -245,13 +250,16 @@ def _exceeds_boots(captured: Captured, wrong: int, trials: int, others: Sequence
 def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> tuple[str, ...]:
     """Return a line on token counts unlike the chat's that are no alarm.
 
-    Empty if there is nothing to admit: without pairs, or if no count is wrong and the pairs are so many that wrong counts in all of them
-    would be an alarm. ``peers`` are the findings of the baseline's boots.
+    Empty if there is nothing to admit: without pairs, or if no count is wrong although wrong ones would be an alarm if all were. ``peers``
+    are the findings of the baseline's boots.
     """
     wrong, trials = len(findings.wrong_counts), len(findings.pairs)
-    can_alarm = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])
-    if not trials or (can_alarm and not wrong):
+    if not trials:
         return ()
+    can_alarm = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])
+    if can_alarm and not wrong:
+        return ()
+    # Callers exclude an alarm first. So the answers are too few if some counts are wrong, and also if no number of wrong ones is an alarm.
     return (f"token counts: {wrong} of {trials} unlike the chat's, too few answers to tell",)
 
 

@@ -219,28 +219,25 @@ def _rate(pairs: Sequence[tuple[Draw, Draw]]) -> float:
 
 
 def _flip_factor(captured: Captured) -> float:
-    """Return the factor by which the judged arm may flip more draws.
-
-    A draw is flipped if noise makes it another token under the same seed. The factor is relative to the baseline: :data:`_VERIFY_FLIPS`
-    times the noise ratio, the measured noise of the verify kernel over that of decoding, which counts as VERIFY_FACTOR at most.
-    """
-    return _VERIFY_FLIPS * min(allowed_gap(captured, ()).verify_factor, VERIFY_FACTOR)
+    """Return how many times as often as the baseline's the judged arm's draws may be flipped, changed by noise under one seed."""
+    # Flips are in proportion to the noise, here of the verify kernel over that of decoding. The baseline's gaps do not matter for it.
+    noise_ratio = allowed_gap(captured, ()).verify_factor
+    return _VERIFY_FLIPS * min(noise_ratio, VERIFY_FACTOR)
 
 
 def _p_value(captured: Captured, pairs: Sequence[tuple[Draw, Draw]], baseline_pairs: Sequence[tuple[Draw, Draw]]) -> float:
-    """Return the p-value of the judged arm's unequal pairs.
-
-    By the null hypothesis a kind's pair is unequal with at most :func:`_flip_factor` times the baseline's probability. The arm has one pair
-    of each kind. The baseline's kinds count once over all its boots, as unequal if any boot's pair is, since boots of a deterministic
-    server flip the same draws; that errs on the side of noise. Kinds have noise and random numbers of their own: they are independent
-    trials of unequal chances. If every kind keeps to the factor f, so do the mean chances (``1 - (1 - p)^f`` is concave, Jensen's
-    inequality), and the tails of both numbers are no heavier than the binomial ones that the test assumes (Hoeffding 1956, theorem 4).
-    """
+    """Return the p-value of the judged arm's unequal pairs beside the baseline's."""
     return _unequal_p_value(captured, len(_unequal(pairs)), len(pairs), baseline_pairs)
 
 
 def _unequal_p_value(captured: Captured, unequal: int, pairs: int, baseline_pairs: Sequence[tuple[Draw, Draw]]) -> float:
-    """Return the p-value of ``unequal`` among ``pairs`` beside the baseline's, as in :func:`_p_value`."""
+    """Return the p-value of ``unequal`` among ``pairs`` of the judged arm.
+
+    By the null hypothesis each is unequal with at most f, :func:`_flip_factor`, times the baseline's probability. There is one pair of each
+    kind, a prompt, a seed and a choice index: they are independent trials of unequal chances. The mean chances keep to the factor as well
+    (``1 - (1 - p)^f`` is concave), and binomial tails are no lighter than those of such trials (Hoeffding 1956, theorem 4).
+    """
+    # Boots of a deterministic server flip the same draws: a kind counts once, as flipped if it is on any boot, in favour of the arm.
     flipped, kinds = ({first.kind for first, _ in some} for some in (_unequal(baseline_pairs), baseline_pairs))
     return proportions.greater_than_times(unequal, pairs, len(flipped), len(kinds), _flip_factor(captured))
 
@@ -381,9 +378,9 @@ def _pair_logprob(first: Draw, other: Draw) -> float:
 
 
 def _has_more_copies(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> bool:
-    """Return True if more draws are repeated than on the baseline.
+    """Return True if more draws copy another than on the baseline.
 
-    Fisher's exact test, at the captured share of alpha; it serves if nothing is scored.
+    A copy equals a draw that its seed or choice index makes it independent of. Fisher's exact test, at alpha, serves if nothing is scored.
     """
     copies, peer_copies = _count_copies(draws), sum(map(_count_copies, peers))
     return proportions.greater_than_other(copies, len(draws), peer_copies, sum(map(len, peers))) <= captured.alpha
@@ -397,13 +394,12 @@ def _count_copies(draws: Sequence[Draw]) -> int:
 def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> Verdict:
     """Return PASS, or INCONCLUSIVE if no fault could have shown.
 
-    That is so without a pair under one seed, without independent pairs, or if there are scores and no pair is telling. A telling pair is
-    too improbable to be equal by chance.
+    That is so without a pair under one seed or without independent pairs, or if, by scores, all of these may be equal by chance.
     """
     seeded, baseline = _repeats(draws), _unite_repeats(peers)
     independent = list(_independent_pairs(draws))
     max_logprob = _max_logprob(captured, len(independent))
-    # Pairs without scores have 0, so that none of them is telling.
+    # Independent pairs too improbable to be equal by chance. Pairs without scores have 0, so that none of them is telling.
     telling = sum(_pair_logprob(first, other) <= max_logprob for first, other in independent)
     refusals = sum(map(is_refusal, captured.speculative.answers))
     figures = {**_seed_figures(seeded, baseline), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
@@ -411,6 +407,9 @@ def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Seque
     if not seeded.pairs or not independent or (scored and not telling):
         headline = f"not enough evidence: {len(seeded.pairs)} pairs under one seed, {telling} pairs of draws that cannot be equal by chance"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="longer answers to prompts that leave more open", figures=figures)
+    # Draws sent alone differ if the seed is ignored, those sent among others also if these decide the answer: would the test show either?
+    shows_ignored_seed = _would_show(captured, seeded.alone, baseline.alone)
+    shows_neighbours = _would_show(captured, seeded.concurrent, baseline.concurrent)
     return say(
         captured,
         Outcome.PASS,
@@ -421,8 +420,8 @@ def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Seque
         evidence=[_describe_rates(seeded, baseline), f"{telling} pairs of draws cannot be equal by chance"],
         rules_out=(f"{telling} pairs of draws with other seeds, none, or of other choices: an equal one" if scored else "draws given again")
         + " would have been caught"
-        + ("; so would a seed that every answer ignores" if _would_show(captured, seeded.alone, baseline.alone) else "")
-        + ("; so would neighbours that decide every answer" if _would_show(captured, seeded.concurrent, baseline.concurrent) else ""),
+        + ("; so would a seed that every answer ignores" if shows_ignored_seed else "")
+        + ("; so would neighbours that decide every answer" if shows_neighbours else ""),
         cell=f"{_describe_equal(seeded.pairs)} repeated",
         figures=figures,
     )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_specdec.gates.rulings import ConfidenceLimits
+    from pytest_specdec.judge.draft_steps import StepSum
     from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.upgrade_gates import UpgradeGates
@@ -88,10 +89,10 @@ class _RelativeLimits:
 def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd: float = BOOT_SD) -> ComparedSpeed:
     """Return the comparison of the speeds of two runs.
 
-    Ratios are new over old. A gate, the lowest ratio allowed, is missed if the upper limit of the ratio is below it, at an even share of
-    :data:`SPEED_ALPHA`, and met if the lower limit is not below it, at .75 % for speeds and 2.5 % for accepted tokens. Else it is not
-    decided. ``boot_sd`` is the stated standard deviation between boots, in log speed. Times that are not the servers' alone, or of two
-    machines, are shown and not gated.
+    Ratios are new over old. Each gate, the lowest ratio allowed, is ruled at an even share of :data:`SPEED_ALPHA`. ``boot_sd`` is the
+    stated standard deviation between boots, in log speed. Times that are not the servers' alone (``unfit``), or of two machines, are shown
+    and not gated; those that would have missed their gate otherwise are ``doubtful``. Times to first token have no gate: those that are
+    surely more than LATER times the old ones are ``late``.
     """
     timed = (name for name in old.timed if name in new.timed)
     measured = [
@@ -103,13 +104,13 @@ def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd:
     alpha = SPEED_ALPHA / max(1, sum(threshold is not None for threshold in thresholds))
     figures = tuple(_rule(one, threshold, alpha) for one, threshold in zip(measured, thresholds, strict=True))
     unfit = next((one.unfit for one in measured if one.unfit), "")
-    # Unfit figures are ruled on as well, to report those that would miss their gate, unless the machines cannot be compared.
-    as_if_fit = (_rule(one, _threshold(one, gates), alpha) for one in measured if one.unfit and not not_comparable)
+    # Ungated above because they are unfit, these are ruled on as if they were not.
+    ruled_unfit = (_rule(one, _threshold(one, gates), alpha) for one in measured if one.unfit and not not_comparable)
     return ComparedSpeed(
         ratios=figures,
         not_gated=(not_comparable or unfit) if figures else "",
         slower=tuple(_find_slow_parts(figures, gates, _compare_timed_lengths(old, new))),
-        doubtful=tuple(figure for figure in as_if_fit if figure.ruling is GateRuling.MISSED),
+        doubtful=tuple(figure for figure in ruled_unfit if figure.ruling is GateRuling.MISSED),
         late=tuple(one for one in figures if one.figure is UpgradeFigure.TTFT and one.low > LATER and not (not_comparable or one.unfit)),
     )
 
@@ -130,17 +131,19 @@ def _threshold(measured: _Measured, gates: UpgradeGates) -> float | None:
     return gates.baseline if measured.arm == BASELINE else gates.variant
 
 
-def _rule(measured: _Measured, at_least: float | None, alpha: float) -> ChangedFigure:
-    """Return a figure with the ruling on its gate, the ratio ``at_least``.
+def _rule(measured: _Measured, gate: float | None, alpha: float) -> ChangedFigure:
+    """Return a figure with the ruling on its gate, the lowest ratio allowed.
 
-    Without a gate or limits it stays open. The gate is missed if the upper limit at level ``alpha`` is below it, and proven if the lower
-    limit at the fixed level of speeds or lengths is not.
+    MISSED if the upper limit of the ratio, at error ``alpha``, is below the gate. PROVEN if the lower limit, at the fixed error of speeds
+    or of lengths, is the gate or more. Else OPEN, as without a gate or limits. Limits are shown at an error of their own.
     """
     limits, ruling = measured.limits, GateRuling.OPEN
-    if limits is not None and at_least is not None:
-        error = PROVEN_ERROR if measured.figure is UpgradeFigure.LENGTH else SPEED_ERROR
-        ruling = GateRuling.PROVEN if limits.at_least(error) >= at_least else ruling
-        ruling = GateRuling.MISSED if limits.at_most(alpha) < at_least else ruling
+    if limits is not None and gate is not None:
+        proof_error = PROVEN_ERROR if measured.figure is UpgradeFigure.LENGTH else SPEED_ERROR
+        if limits.at_most(alpha) < gate:
+            ruling = GateRuling.MISSED
+        elif limits.at_least(proof_error) >= gate:
+            ruling = GateRuling.PROVEN
     return ChangedFigure(
         figure=measured.figure,
         arm=measured.arm,
@@ -150,20 +153,21 @@ def _rule(measured: _Measured, at_least: float | None, alpha: float) -> ChangedF
         ratio=measured.ratio,
         low=0.0 if limits is None else limits.at_least(_SHOWN_ERROR),
         high=math.inf if limits is None else limits.at_most(_SHOWN_ERROR),
-        at_least=at_least,
+        at_least=gate,
         ruling=ruling,
-        unfit=measured.unfit,
+        unfit=measured.unfit,  # the reason against the times, for the report; callers pass no gate then
     )
 
 
 def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> Iterator[_Measured]:
     """Yield each arm's decode speed and time to first token.
 
-    The baseline comes first, since the spread of its boots is assumed for the variants too. Only requests that both runs sent alike count.
-    A figure that a boot has no usable timing of is left out. Times that are not the server's alone are ``unfit``.
+    Only requests that both runs sent alike count. A figure that a boot has no usable timing of is left out. ``unfit`` is the first reason
+    against an arm's times.
     """
     shared = _find_shared_requests(old.workload, new.workload)
-    spreads: dict[UpgradeFigure, BootSpread] = {}
+    # The baseline comes first: how much its boots vary is the prior for the variants'.
+    baseline_spreads: dict[UpgradeFigure, BootSpread] = {}
     for arm in sorted(old.boots.keys() & new.boots.keys(), key=lambda arm: (arm != BASELINE, arm)):
         before, after = ([boot.part(shared) for boot in side.boots[arm]] for side in (old, new))
         # Of an answer that came in one burst only the whole time is known: then all answers are timed as a whole.
@@ -173,14 +177,11 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
             boots = _compare_boots(before, after, select, whole=is_whole)
             if boots is None:
                 continue
-            # The boots of one run count as one, but each counts if both engines' boots came in turn: see the module's docstring.
-            relative_variance = 1.0 / len(before) + 1.0 / len(after) if old.alternated else RUNS
-            estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)), relative_variance)
-            if estimate is not None and not old.alternated:
-                # Boots of a run that vary by less than is stated say nothing of two runs.
-                estimate = replace(estimate, boots=estimate.boots.at_least_stated)
+            prior = baseline_spreads.get(figure, BootSpread(stated_sd=boot_sd))
+            # ``old.alternated``: the old boots were started in turn with the new ones.
+            estimate = _estimate_change(boots, prior, alternated=old.alternated)
             if arm == BASELINE and estimate is not None:
-                spreads[figure] = estimate.boots
+                baseline_spreads[figure] = estimate.boots
             yield _Measured(
                 figure=figure,
                 arm=arm,
@@ -191,6 +192,15 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
                 limits=estimate,
                 unfit=unfit,
             )
+
+
+def _estimate_change(boots: _ComparedBoots, prior: BootSpread, *, alternated: bool) -> Estimate | None:
+    """Return the log-ratio of two runs with its error; None with one pass."""
+    if alternated:  # boots that came in turn met the same state of the machine, so that each counts
+        return boots.estimate(prior, 1.0 / len(boots.levels.baseline) + 1.0 / len(boots.levels.speculative))
+    # Else the boots of a run count as one. If they vary by less than is stated, this says nothing of two runs.
+    estimate = boots.estimate(prior, RUNS)
+    return None if estimate is None else replace(estimate, boots=estimate.boots.at_least_stated)
 
 
 def _find_shared_requests(old: Workload, new: Workload) -> frozenset[str]:
@@ -223,18 +233,20 @@ class _ComparedBoots:
     blocks: tuple[tuple[float, ...], ...]
     """Log-ratios of each new boot to the old ones, pass by pass."""
     levels: BootLevels
-    """Log speeds over the first old boot: the new run's boots as the speculative ones, the old run's as the baseline's."""
+    """Log of each boot's speed over the first old boot's: new boots as ``speculative``, old ones as ``baseline``."""
 
     def estimate(self, spread: BootSpread, relative_variance: float) -> Estimate | None:
         """Return the log-ratio of the runs with its error; None with one pass.
 
-        ``spread`` is how much boots are taken to vary before these are measured. ``relative_variance`` is the variance that boots bring to
-        the log-ratio, over that of one boot. Each new boot was compared with all old ones.
+        ``spread`` is the prior of how much boots vary. ``relative_variance`` is the variance of the log-ratio that comes from boots, in
+        units of the variance of one boot.
         """
         if min(map(len, self.blocks)) < LEAST_PASSES:
             return None
-        beside = [len(self.levels.baseline)] * len(self.blocks)
-        return replace(across_blocks(self.blocks, [self.levels], spread, baseline_boots=beside), relative_variance=relative_variance)
+        old_boots = [len(self.levels.baseline)] * len(self.blocks)  # each new boot was compared with all of them
+        estimate = across_blocks(self.blocks, [self.levels], spread, baseline_boots=old_boots)
+        # It takes all boots as independent, which those of one run may not be.
+        return replace(estimate, relative_variance=relative_variance)
 
 
 _SELECTED: Mapping[UpgradeFigure, Callable[[ArmTimings], ComparedFigure | None]] = {
@@ -248,32 +260,34 @@ def _compare_boots(
 ) -> _ComparedBoots | None:
     """Return one figure of an arm in both runs, boot by boot.
 
-    ``select`` takes the figure from two arms' timings; ``whole`` times whole answers, where they came in one burst. A boot's level is the
-    centre of its log-ratios over all passes. None if a boot has no usable timing of the figure.
+    ``select`` takes the figure from two arms' timings. With ``whole`` answers are timed as a whole, since the decoding of some could not be
+    timed. A boot's level is the centre of its log-ratios over all passes. None if a boot has no usable timing of the figure.
     """
     new_over_old = _compare_with(old, new, select, whole=whole)
     old_over_first = _compare_with(old[:1], old, select, whole=whole)
     if new_over_old is None or old_over_first is None:
         return None
+    # All levels are over the first old boot: log(new / first) = log(new / mean of old) + log(mean of old / first).
     old_levels = tuple(centre(figure.log_ratios) for figure in old_over_first)
-    # All levels are over the first old boot. The new boots' log-ratios are over all old boots, so that their mean level is added.
     mean_old_level = _mean(old_levels)
+    new_levels = tuple(centre(figure.log_ratios) + mean_old_level for figure in new_over_old)
     return _ComparedBoots(
         old=new_over_old[0].baseline,  # every new boot was compared with the same old ones
         new=math.exp(_mean([math.log(figure.speculative) for figure in new_over_old])),
         blocks=tuple(figure.log_ratios for figure in new_over_old),
-        levels=BootLevels(speculative=tuple(centre(figure.log_ratios) + mean_old_level for figure in new_over_old), baseline=old_levels),
+        levels=BootLevels(speculative=new_levels, baseline=old_levels),
     )
 
 
 def _compare_with(
-    others: Sequence[Transcript], boots: Sequence[Transcript], select: Callable[[ArmTimings], ComparedFigure | None], *, whole: bool
+    reference: Sequence[Transcript], boots: Sequence[Transcript], select: Callable[[ArmTimings], ComparedFigure | None], *, whole: bool
 ) -> list[ComparedFigure] | None:
-    """Return one figure of each boot beside ``others``; None if a boot has no usable timing of it.
+    """Return one figure of each of ``boots``, compared with the reference boots together.
 
-    ``select`` and ``whole`` are as in :func:`_compare_boots`. The figure's ``baseline`` is that of ``others``, ``speculative`` the boot's.
+    ``select`` takes the figure from a boot's timings; with ``whole`` answers are timed as a whole. The figure's ``baseline`` is that of the
+    reference, ``speculative`` the boot's. None if the figure is unknown for a boot, as without a request timed in all boots compared.
     """
-    timings = [paces(others, boot, whole=whole) for boot in boots]
+    timings = [paces(reference, boot, whole=whole) for boot in boots]
     figures = [figure for timing in timings if timing and (figure := select(timing))]
     return figures if len(figures) == len(boots) else None
 
@@ -314,20 +328,25 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _compare_timed_lengths(old: SpeedRecord, new: SpeedRecord) -> Mapping[tuple[str, str], float]:
-    """Return the ratios of tokens per verify step, by variant and workload.
+    """Return the ratios of tokens per verify step, new over old, by variant and workload.
 
-    They are of the timed answers themselves: a drafter may be worse at some texts than at others, so that with the ratio of other
-    workloads its loss would count as one of the verify step. Left out where a run's timed answers show no steps.
+    They help to explain the speed of the same, timed answers: at other texts the drafter may do better or worse. Left out where a run's
+    timed answers show no steps.
     """
     ratios = {}
-    for name in old.timed.keys() & new.timed.keys():
-        before, after = old.timed[name], new.timed[name]
-        for arm in before.boots.keys() & after.boots.keys():
-            steps_by_run = [[steps for boot in side.boots[arm] for steps in totals(boot).values()] for side in (before, after)]
-            if all(steps_by_run):
-                stored, now = (reduce(add, of_run) for of_run in steps_by_run)
-                ratios[arm, name] = now.length / stored.length
+    for workload in old.timed.keys() & new.timed.keys():
+        before, after = old.timed[workload].boots, new.timed[workload].boots
+        for arm in before.keys() & after.keys():
+            old_steps, new_steps = _sum_steps(before[arm]), _sum_steps(after[arm])
+            if old_steps is not None and new_steps is not None:
+                ratios[arm, workload] = new_steps.length / old_steps.length
     return ratios
+
+
+def _sum_steps(boots: Sequence[Transcript]) -> StepSum | None:
+    """Return the tokens and verify steps of all boots' answers; None if none shows its steps."""
+    sums = [steps for boot in boots for steps in totals(boot).values()]
+    return reduce(add, sums) if sums else None
 
 
 def _find_slow_parts(
@@ -365,21 +384,28 @@ def _explain_decode(
 
     ``decode`` is the missed figure, on one workload. Its ratio, new speed over old, is the product of three ratios: the baseline's, that of
     tokens per verify step (``length`` where ``accepted`` lacks the workload's own), and that of the step, the inverse of its cost in plain
-    decode steps. The step is named if its ratio alone would miss the variant's gate. Where it would not, and neither baseline nor drafter
-    misses a gate, the part with the lowest ratio is. Where no ratio of tokens per step is known, the variant is named for drafter and step.
+    decode steps. The step is named if its ratio alone would miss the variant's gate. Nothing is yielded if it would not, and baseline or
+    drafter miss a gate of their own.
     """
     variant, of_baseline = decode.arm, [one for one in figures if one.arm == BASELINE and one.workload == decode.workload]
     base_ratio = next((one.ratio for one in of_baseline if one.figure is UpgradeFigure.DECODE), 1.0)
     accepted_ratio = accepted.get((variant, decode.workload), 1.0 if length is None else length.ratio)
     step_ratio = decode.ratio / (base_ratio * accepted_ratio)
     ratios = f"the baseline {base_ratio:.2f}x, accepted tokens {accepted_ratio:.2f}x, so that a verify step costs {1.0 / step_ratio:.2f}x"
-    is_known = length is not None or (variant, decode.workload) in accepted
-    is_explained = any(one.ruling is GateRuling.MISSED for one in (*of_baseline, length) if one is not None)
+    why = f"{describe(decode)}; {ratios}"
+    is_length_known = length is not None or (variant, decode.workload) in accepted
+    # Without tokens per step, what is left of the ratio is that of drafter and step together.
+    step_part = SlowPart.STEP if is_length_known else SlowPart.VARIANT
     if step_ratio < gates.variant:
-        yield Slowdown(part=SlowPart.STEP if is_known else SlowPart.VARIANT, arm=variant, why=f"{describe(decode)}; {ratios}")
-    elif not is_explained:
-        drafting = ((accepted_ratio, SlowPart.DRAFTER), (step_ratio, SlowPart.STEP)) if is_known else ((step_ratio, SlowPart.VARIANT),)
-        yield Slowdown(part=min((base_ratio, SlowPart.BASELINE), *drafting)[1], arm=variant, why=f"{describe(decode)}; {ratios}")
+        yield Slowdown(part=step_part, arm=variant, why=why)
+        return
+    if any(one.ruling is GateRuling.MISSED for one in (*of_baseline, length) if one is not None):
+        return
+    # No part alone is slow enough: the one with the lowest ratio is named.
+    parts = [(base_ratio, SlowPart.BASELINE), (step_ratio, step_part)]
+    if is_length_known:
+        parts.append((accepted_ratio, SlowPart.DRAFTER))
+    yield Slowdown(part=min(parts)[1], arm=variant, why=why)
 
 
 def _is_decode(figure: ChangedFigure, arm: str) -> bool:

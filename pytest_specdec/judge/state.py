@@ -76,7 +76,7 @@ def _judge_state(captured: Captured) -> Verdict:
     Greedy judges tokens at temperature 0. Its failure is restated with the counts of each phase. Acceptance and caches are judged only if
     its verdict is PASS or INCONCLUSIVE.
     """
-    # Sampled requests are streams that their client leaves; an answer that ended before is not to be judged.
+    # A sampled request is a stream that its client leaves. Its answer may end earlier, and is not judged then either.
     part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
@@ -145,24 +145,25 @@ def _check_emptied(captured: Captured) -> Verdict | None:
 def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in greedy's failure.
 
-    If it fails by wrong tokens, and only prompts that begin like an earlier one, or come after a long one or an abandoned stream, have
-    them, the failure is one of state and gets its own fault name and headline. Otherwise its name stays. In both cases a line with the
-    number of wrong answers in each phase is added.
+    A line with the number of wrong answers in each phase is added. If it fails by wrong tokens, and prompts of the phases _FRESH, which are
+    new to the server, have none, the failure is one of state and gets its own fault name and headline. The name is that of the only phase
+    with wrong tokens, if _NAMED has one. Else it is SECOND_WRONG if a repeated prompt has any, and PREFIX_WRONG if not.
     """
     counts = count_by_phase(captured)
     wrong = counts.wrong
     phase_line = f"phases       answers with a wrong token: {counts}"
-    if not wrong or _FRESH & wrong.keys() or not greedy.is_by_wrong_tokens(verdict):
-        return {"short": (*verdict.short[:3], phase_line), "evidence": (*verdict.evidence, phase_line)}
+    lines = {"short": (*verdict.short[:3], phase_line), "evidence": (*verdict.evidence, phase_line)}  # ``short`` has four lines at most
+    is_by_state = bool(wrong) and not _FRESH & wrong.keys()
+    if not is_by_state or not greedy.is_by_wrong_tokens(verdict):
+        return lines
     repeated_keys = {repeat.later.key for repeat in repeats(captured, captured.speculative)}
     is_repeated = any(answer.key in repeated_keys for answer in counts.wrong_answers)
     general = SECOND_WRONG if is_repeated else PREFIX_WRONG
-    # Wrong tokens in one phase alone have its name, if it has one.
     name = _NAMED.get(next(iter(wrong)), general) if len(wrong) == 1 else general
     fresh = sum(counts.answers.get(fresh_phase, 0) for fresh_phase in _FRESH)
     asked_later = sum(counts.answers.values()) - fresh
     headline = f"{name}: {sum(wrong.values())} of {asked_later} answers, none of {fresh} to prompts new to it; {verdict.headline}"
-    return {"headline": headline, "names": name, "short": (*verdict.short[:3], phase_line), "evidence": (*verdict.evidence, phase_line)}
+    return {"headline": headline, "names": name, **lines}
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
@@ -186,18 +187,19 @@ def _check_cache_counts(captured: Captured) -> Verdict | None:
     """Return FAIL if reported cached tokens are too many or missing, else None.
 
     Too many are more than the prompt has, unless a boot of the baseline itself reports that. They are missing if the variant reports none
-    for three or more repeated prompts, where every boot of the baseline reports 48 or more for each: of fewer nothing may be left, since
-    engines compute the last cached block again if the drafter needs it.
+    at all for three or more repeated prompts, for each of which every boot of the baseline reports 48 or more. With fewer than 48 a variant
+    may rightly report none: engines compute the last cached block again if the drafter needs it.
     """
     if beyond := describe_overcounts(captured):
         return _fail_counts(captured, OVERCOUNT, beyond)
     well_cached = set.intersection(*({a.key for a in arm.answers if cached_tokens(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
     repeated = {repeat.later.key for repeat in repeats(captured, captured.speculative)}
-    uncached = [answer for answer in captured.speculative.answers if answer.key in well_cached & repeated]
-    if len(uncached) < _REPEATS or any(map(cached_tokens, uncached)):
+    expected = [answer for answer in captured.speculative.answers if answer.key in well_cached & repeated]
+    # Cached tokens of a single answer show that the variant caches and counts.
+    if len(expected) < _REPEATS or any(map(cached_tokens, expected)):
         return None
     return _fail_counts(
-        captured, DEFEATED, f"none in {len(uncached)} prompts asked again, of each of which the baseline caches {_WELL_CACHED} or more"
+        captured, DEFEATED, f"none in {len(expected)} prompts asked again, of each of which the baseline caches {_WELL_CACHED} or more"
     )
 
 

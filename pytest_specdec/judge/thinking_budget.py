@@ -109,37 +109,34 @@ def judge(captured: Captured) -> Verdict:
 def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
     """Return the counted reasoning of an arm's answers under a budget.
 
-    Left out is reasoning that nothing counts, and in sampled answers such as may have ended by itself (:func:`_may_end_by_itself`).
+    Left out is reasoning that nothing counts, and that of sampled answers if it may have ended by itself.
     """
-    requests = captured.workload.by_id
-    end = _learn_end(captured)
+    requests, end = captured.workload.by_id, _learn_end(captured)
     counts = {answer.request_id: _free_tokens(answer, end) for answer in arm.answers if answer.ok}
     free_requests = (request for request in requests.values() if request.greedy and not limits_reasoning(request))
-    free_counts = {request.prompt_key: counts.get(request.id) for request in free_requests}
-    return [
-        _Thought(
-            answer=answer,
-            budget=_reasoning_budget(request),
-            tokens=tokens,
-            free_tokens=free_counts.get(request.prompt_key) if request.greedy else None,
-        )
-        for answer in arm.answers
-        if answer.ok and (request := requests.get(answer.request_id)) is not None and limits_reasoning(request)
-        if request.greedy or not _may_end_by_itself(answer, _reasoning_budget(request), end)
-        if (tokens := _reasoning_tokens(answer, end)) is not None
-    ]
+    free_by_prompt = {request.prompt_key: counts.get(request.id) for request in free_requests}
+    thoughts = []
+    for answer in arm.answers:
+        request = requests.get(answer.request_id)
+        if not answer.ok or request is None or not limits_reasoning(request):
+            continue
+        budget, tokens = _reasoning_budget(request), _reasoning_tokens(answer, end)
+        if tokens is None or (not request.greedy and _may_end_by_itself(answer, budget, end)):
+            continue
+        # Sampled answers to one prompt differ anyway: only at temperature 0 does the budget make the difference.
+        free_tokens = free_by_prompt.get(request.prompt_key) if request.greedy else None
+        thoughts.append(_Thought(answer=answer, budget=budget, tokens=tokens, free_tokens=free_tokens))
+    return thoughts
 
 
 def _may_end_by_itself(answer: Answer, budget: int, end: _End | None) -> bool:
-    """Return True if an answer's reasoning may have ended by itself.
-
-    That is so if the answer has text and lacks the forced ``end`` at its distance after the budget: elsewhere that token may be a word of
-    the text. False if ``end`` is None, since the usage then counts the reasoning.
-    """
+    """Return True if an answer's reasoning may have ended by itself."""
+    # Without ``end`` the usage counts the reasoning; without text it has not ended.
     if end is None or not answer.choice.text:
         return False
-    place = budget + end.distance
-    return answer.choice.token_ids[place : place + 1] != (end.token,)
+    # The budget ended it if the token is where budgets force it; at another place it may be a word of the text.
+    forced_place = budget + end.distance
+    return answer.choice.token_ids[forced_place : forced_place + 1] != (end.token,)
 
 
 def _reasoning_tokens(answer: Answer, end: _End | None) -> int | None:
@@ -158,11 +155,13 @@ def _reasoning_tokens(answer: Answer, end: _End | None) -> int | None:
 def _free_tokens(answer: Answer, end: _End | None) -> int | None:
     """Return the tokens of reasoning without a budget, None if unknown.
 
-    ``answer`` is one without a budget. Its natural end may be another token than the forced ``end``. If none shows, all its tokens are
-    returned, the most that its reasoning can have.
+    ``answer`` is one without a budget. Its reasoning may end with another token than the forced ``end``. All its tokens are then returned,
+    the most that its reasoning can have.
     """
     tokens = _reasoning_tokens(answer, end)
-    return tokens if tokens is not None or end is None else len(answer.choice.token_ids)
+    if tokens is None and end is not None:
+        return len(answer.choice.token_ids)
+    return tokens  # None if the usage has no count, or no end could be learned
 
 
 def _free_ids(captured: Captured, arm: Transcript) -> dict[str, tuple[int, ...]]:
@@ -211,6 +210,7 @@ def _refuse_budgets(captured: Captured) -> Verdict | None:
     refused = [answer for answer in own_refusals(captured) if limits_reasoning(captured.workload.by_id[answer.request_id])]
     if not refused:
         return None
+    # None if no budget shortens the baseline's reasoning.
     effect = ParameterEffect.UNKNOWN if _learn_excess(captured) is None else ParameterEffect.HONOURED
     return say(
         captured,
@@ -226,12 +226,13 @@ def _refuse_budgets(captured: Captured) -> Verdict | None:
 def _check_effect(captured: Captured) -> Verdict | None:
     """Return INCONCLUSIVE if budgets have no effect on the baseline, else None.
 
-    They have none if no budget shortens its reasoning. They are ignored if more of its answers reason beyond theirs, exactly as long as
-    without it, than are shortened: noise shortens some all the same.
+    They have none if no boot has shorter reasoning with a budget than without. Nor do they if fewer answers are shortened than reason
+    beyond their budget, exactly as long as without it: noise may shorten some.
     """
     thoughts = _thoughts(captured, captured.baseline)
     beyond = sum(thought.tokens == thought.free_tokens and thought.excess > 0 for thought in thoughts)
-    if _learn_excess(captured) is not None and beyond <= sum(thought.is_shortened for thought in thoughts):
+    is_ever_shortened = _learn_excess(captured) is not None
+    if is_ever_shortened and beyond <= sum(thought.is_shortened for thought in thoughts):
         return None
     headline = (
         f"{FIELD} has no effect on the baseline: {beyond} of {len(thoughts)} answers reason beyond it as without it"
@@ -253,10 +254,10 @@ def _check_effect(captured: Captured) -> Verdict | None:
 def _fail_overrun(captured: Captured) -> Verdict | None:
     """Return FAIL for reasoning beyond its budget; None without.
 
-    Beyond is by more tokens than any of the baseline's (:func:`_learn_excess`). An answer counts only if every boot of the baseline keeps
-    within that for the same request.
+    The limit is the most tokens by which the baseline exceeds a budget that shortens its reasoning. An answer counts only if every boot of
+    the baseline keeps within it for the same request: reasoning that no budget shortens may exceed it on any server.
     """
-    limit = _learn_excess(captured) or 0
+    limit = _learn_excess(captured) or 0  # not None here: :func:`_check_effect` has shown that budgets shorten
     boots = [_thoughts(captured, arm) for arm in captured.baseline_boots]
     within = [{thought.answer.key for thought in thoughts if thought.excess <= limit} for thoughts in boots]
     judged = [thought for thought in _thoughts(captured, captured.speculative) if all(thought.answer.key in keys for keys in within)]
@@ -280,14 +281,14 @@ def _fail_overrun(captured: Captured) -> Verdict | None:
 
 
 def _fail_ignored(captured: Captured) -> Verdict | None:
-    """Return FAIL for answers that no budget changes; None without.
+    """Return FAIL for answers equal to those without a budget; None without.
 
-    Such an answer has the tokens of the same arm's answer without a budget. It also begins like every baseline boot's answer without one,
-    through the first token that the budget replaces there: so far the budget would have had an effect. It counts only if the budget
-    replaces one on each boot. No count of reasoning is needed.
+    Judged are answers to requests whose budget shortens the reasoning on every boot of the baseline. The variant ignores the budget, and so
+    overruns it, if its answer equals its own without one and begins like each boot's, through the first token that the budget changes
+    there: it had to change this one too.
     """
     requests, free = captured.workload.by_id, _free_ids(captured, captured.speculative)
-    boots = [_unlimited_prefixes(captured, arm) for arm in captured.baseline_boots]
+    boots = [_free_prefixes(captured, arm) for arm in captured.baseline_boots]
     judged = [answer for answer in captured.speculative.answers if answer.ok and all(answer.key in prefixes for prefixes in boots)]
     unchanged = [
         answer
@@ -312,27 +313,27 @@ def _fail_ignored(captured: Captured) -> Verdict | None:
     )
 
 
-def _unlimited_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Return beginnings of an arm's answers without a budget, by key.
+def _free_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Return the tokens without a budget, through the first that a budget changes.
 
-    The key is that of the answer to the same prompt whose reasoning a budget shortens. The beginning goes through the first token that the
-    budget replaces. Answers that differ before their budget are left out: the budget did not do that.
+    They are by the key of the arm's answer to the same prompt whose reasoning the budget shortens.
     """
     requests, free = captured.workload.by_id, _free_ids(captured, arm)
     prefixes = {}
     for thought in _thoughts(captured, arm):
-        ids = free.get(requests[thought.answer.request_id].prompt_key, ())
-        pairs = enumerate(zip(ids, thought.answer.choice.token_ids, strict=False))
-        place = next((index for index, (token, limited) in pairs if token != limited), None)
-        if thought.is_shortened and place is not None and place >= thought.budget:
-            prefixes[thought.answer.key] = ids[: place + 1]
+        free_ids = free.get(requests[thought.answer.request_id].prompt_key, ())
+        pairs = enumerate(zip(free_ids, thought.answer.choice.token_ids, strict=False))
+        changed = next((index for index, (free_token, token) in pairs if free_token != token), None)
+        # A budget of n tokens cannot change the first n: answers that differ among these do so by noise.
+        if thought.is_shortened and changed is not None and changed >= thought.budget:
+            prefixes[thought.answer.key] = free_ids[: changed + 1]
     return prefixes
 
 
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return greedy's verdict on the tokens, forced ones counted as certain.
 
-    Only answers at temperature 0 are judged. A failure by wrong tokens is named an early end if some reasoning ends below its budget and
+    Tokens are judged at temperature 0 alone. A failure by wrong tokens is named an early end if some reasoning ends below its budget and
     the baseline's goes on. A pass becomes INCONCLUSIVE if no budget is known to shorten the arm's reasoning.
     """
     greedy_part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
@@ -355,7 +356,7 @@ def _judge_tokens(captured: Captured) -> Verdict:
     shortened = sum(thought.is_shortened for thought in thoughts)
     if not shortened:
         return _leave_open(captured, verdict, len(thoughts))
-    return restate(
+    return restate(  # :func:`_fail_overrun` comes first: none ends later than the baseline's
         captured,
         verdict,
         headline=f"{shortened} of {len(thoughts)} budgets end the reasoning, none later than the baseline's; {verdict.headline}",
@@ -396,8 +397,7 @@ class _ForcedToken:
 
 def _mark_forced_tokens(captured: Captured) -> Captured:
     """Return ``captured`` with forced tokens scored as certain, in repeats too."""
-    forced = _find_forced_tokens(captured)
-    requests = captured.workload.by_id
+    forced, requests = _find_forced_tokens(captured), captured.workload.by_id
     scores = {
         arm: tuple(_mark_forced(score, requests.get(score.request_id), forced) for score in of_arm)
         for arm, of_arm in captured.scores.items()
@@ -427,9 +427,9 @@ def _find_unlikely(positions: Sequence[Position], budget: int) -> Iterator[_Forc
 
 
 def _mark_forced(score: Score, request: Request | None, forced: frozenset[_ForcedToken]) -> Score:
-    """Return a score with certain tokens where the request's budget forces them.
+    """Return a score with the tokens that the request's budget forces as certain.
 
-    ``forced`` are the tokens of :func:`_find_forced_tokens`.
+    ``forced`` has these tokens, by their distance from the budget. Reasoning begins with the first token of an answer.
     """
     if request is None or not limits_reasoning(request):
         return score

@@ -158,22 +158,23 @@ class Tolerance:
     def log_evidence(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> float:
         """Return the natural log of the evidence for a fault.
 
-        ``events`` of ``tokens`` lie beyond the tolerance; ``repeats`` are the counts of rounds with the same requests sent again. They are
-        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``). Where the calibration limits
-        evidence (:attr:`_is_held_to_calibration`), it is at most that against the calibration alone, over all rounds together.
+        ``events`` of ``tokens`` lie beyond the tolerance; ``repeats`` are the counts of rounds with the same requests sent again. The
+        evidence is that the arm has more events per token than the baseline (stats/excess.py).
         """
         first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
         evidence = excess.log_evidence([first, *repeats])
         if not self._is_held_to_calibration:
             return evidence
+        # The least of two: the calibration alone has to show it too, for all rounds together.
         all_events, all_tokens = events + sum(count.events for count in repeats), tokens + sum(count.tokens for count in repeats)
         return min(evidence, excess.log_evidence([self._calibration_count(all_events, all_tokens)]))
 
     @property
     def _is_held_to_calibration(self) -> bool:
-        """True if evidence is limited to that against the calibration.
+        """True if there must be evidence against the calibration alone too.
 
-        Boots that compute alike show no jumps: beside their events alone, jumps of a correct arm could be an alarm.
+        Needed if the baseline's events are differences of two boots: two that compute alike show no jumps, and beside them a correct arm's
+        jumps could be an alarm. Possible if the calibration has tokens, which ``peer_tokens`` includes.
         """
         return self.between_boots and self.peer_tokens > self.boot_tokens
 
@@ -218,21 +219,22 @@ class Tolerance:
         """Return the least rate of wrong tokens caught with probability .99.
 
         Caught means an alarm at ``alpha`` over ``tokens``, or over ``checked`` ones if these are more. Each of ``tokens`` is taken to be
-        wrong independently of the others: wrong tokens that are gathered in a few answers come in fewer runs, and more of them at once. It
-        is 1 if no rate would be caught.
+        wrong independently of the others; the result does not hold for wrong tokens that gather in a few answers. It is 1 if no rate would
+        be caught.
         """
         return _least_rate(self._alarm_at(max(tokens, checked), alpha), tokens)
 
     def ruled_out_answers(self, lengths: Sequence[int], tokens: int, alpha: float) -> float:
         """Return the least share of wrong answers caught with probability .99.
 
-        Answers are taken to be wrong independently of each other, and a wrong one at every token. ``lengths`` has each answer's number of
-        tokens for the alarm, which is at ``alpha`` over ``tokens`` in all. The wrong answers are assumed to be the shortest, so that the
-        most are needed. It is 1 if no share would be caught.
+        Caught means an alarm at ``alpha`` over all ``tokens``. Answers are taken to be wrong independently of each other. A wrong one adds
+        as many wrong tokens as ``lengths`` has for it. It is 1 if no share would be caught.
         """
         least = self._alarm_at(tokens, alpha)
-        # None alarms if even all tokens are too few for it.
-        alarming = [number for number, reached in enumerate(accumulate(sorted(lengths)), 1) if least is not None and reached >= least]
+        if least is None:
+            return 1.0
+        # The wrong answers are assumed to be the shortest, so that the most are needed.
+        alarming = [number for number, reached in enumerate(accumulate(sorted(lengths)), 1) if reached >= least]
         return _least_rate(min(alarming, default=None), len(lengths))
 
     def describe_ruled_out(self, rate: float, share: float) -> str:
@@ -241,14 +243,12 @@ class Tolerance:
         return f"wrong tokens spread evenly at a rate above {rate:.2%}{answers} would have been caught (99%)"
 
     def _alarm_at(self, tokens: int, alpha: float) -> int | None:
-        """Return the least number of wrong tokens for an alarm; None if all would be too few.
-
-        Where the calibration limits evidence, an alarm needs as much against its counts alone.
-        """
+        """Return the least number of wrong tokens for an alarm; None if all would be too few."""
         if self.exact:
             return 1
-        calibration_counts = [self._calibration_count(0, tokens)] if self._is_held_to_calibration else []
-        peers = [(self.peer_events, self.peer_tokens), *((count.peer_events, count.peer_tokens) for count in calibration_counts)]
+        peers = [(self.peer_events, self.peer_tokens)]
+        if self._is_held_to_calibration:  # the alarm must also be one beside the calibration alone
+            peers.append((self.peer_events - self.boot_events, self.peer_tokens - self.boot_tokens))
         alarms = [excess.alarm_at(tokens, *counts, alpha) for counts in peers]
         return None if None in alarms else max(count for count in alarms if count is not None)
 
@@ -270,12 +270,11 @@ def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:
 def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
     """Return the tolerance max(0.25, 8 s) nats, for logit noise s.
 
-    s is the noise of decoding, by the baseline's calibration. It is that of the variant's verify kernel if this is larger, up to the limit
-    of :func:`_allow_noise`; a kernel that is surely noisier than that is faulty, and s stays that of decoding.
+    s is the noise of decoding, by the baseline's calibration, or of the variant's verify kernel, as far as :func:`_allow_noise` allows it.
 
-    An arm's tokens beyond the tolerance are compared with those of ``peer_gaps``, the baseline's own gaps in nats, and with the
-    calibration's differences beyond it. Such differences are at least as frequent as gaps, since a gap needs a difference and a near-tie as
-    well. One token is proof if calibration and peers show nothing but rounding.
+    The result also counts how often the baseline is beyond the tolerance: by ``peer_gaps``, its own gaps in nats, and by the calibration's
+    differences. These are at least as frequent as gaps, since a gap needs a difference and a near-tie as well. ``flips`` has the noise that
+    may flip near-ties of a correct arm.
     """
     gaps = np.array(list(peer_gaps), dtype=np.float64)
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
@@ -289,6 +288,7 @@ def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         calibration=calibration,
         noise=allowed.noise,
         verify_factor=allowed.factor,
+        # Not if surely more than _OFTEN of the baseline's own tokens lie beyond.
         trustworthy=calibration.valid and proportions.greater_than_rate(boot_events, len(gaps), _OFTEN) > _LEVEL,
         flips=FlipNoise(
             sigma=sigma_of(allowed.noise, allowed.floor),
@@ -297,6 +297,7 @@ def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
             tail=_MARGIN * allowed.noise / calibration.noise * decode.of_logit if calibration.noise else decode.of_logit,
         ),
         sigma_reason=f"1.3 sqrt2 x {allowed.reason}" if sigma_of(allowed.noise, 0.0) > allowed.floor else allowed.floor_reason,
+        # Calibration and baseline show nothing but rounding.
         exact=not captured.is_control and _is_exact(captured, calibration, decode) and float(gaps.max(initial=0.0)) <= EXACT,
         peer_events=boot_events + beyond.jumps,
         peer_tokens=len(gaps) + beyond.tokens,
@@ -360,10 +361,8 @@ class _AllowedNoise:
 def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
     """Return the noise allowed to the judged arm, with its reason.
 
-    It is the baseline's noise of decoding, or the verify kernel's if that is larger, up to a limit. A verify kernel that is surely above
-    the limit is faulty: the noise stays that of decoding. The limit is VERIFY_FACTOR times the noise of decoding or, if larger, what is
-    tolerated in a verify kernel or between boots at the baseline's precision. Without reported log-probabilities the noise is assumed by
-    the precision: 0 in single, :data:`_UNKNOWN` in half precision.
+    It is the baseline's noise of decoding, or the verify kernel's if that is larger, up to a limit. Without reported log-probabilities the
+    noise is assumed by the precision: 0 in single, :data:`_UNKNOWN` in half precision.
     """
     single = _single_precision(captured)
     floor, kind = (SINGLE_PRECISION, "float32") if single else (HALF_PRECISION, "half precision")
@@ -373,10 +372,13 @@ def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
         reason = f"logit noise {noise:g}, granted to {kind}: nothing was reported that shows it"
         return _AllowedNoise(noise=noise, reason=reason, floor=floor, floor_reason=floor_reason)
     decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
+    # However exact decoding is, so much is tolerated in a verify kernel and between two boots.
     verify_floor = _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF
-    limit = max(VERIFY_FACTOR * decode, verify_floor, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
-    is_tolerable = not is_noisier(answer_scales(captured.verify_calibration.answers), _SURELY_NOISIER * limit)
-    noise = max(decode, min(verify, limit)) if is_tolerable else decode
+    boots_floor = tolerated_floor(single_precision=single, one_boot=captured.one_boot)
+    limit = max(VERIFY_FACTOR * decode, verify_floor, boots_floor)
+    # A verify kernel that is surely above the limit is faulty, and allows no noise of its own.
+    is_faulty = is_noisier(answer_scales(captured.verify_calibration.answers), _SURELY_NOISIER * limit)
+    noise = decode if is_faulty else max(decode, min(verify, limit))
     factor = verify / decode if decode > ROUNDING and verify > decode else 1.0
     reason = (
         f"logit noise {decode:.4f}, measured over {calibration.tokens:,} tokens"
@@ -395,20 +397,22 @@ def _single_precision(captured: Captured) -> bool:
 def jump_rate(captured: Captured) -> float:
     """Return the rate of jumps in the baseline's distribution.
 
-    A jump is a position at which it may be any other distribution. The rate is 0 if the run shows that its servers are exact. Else it is
-    that of the calibration's differences beyond the tolerance by decoding's noise, and at least :data:`JUMP_RATE`.
+    A jump is a position at which another distribution takes its place. The rate is 0 if the run shows that its servers are exact. Else it
+    is how often the calibration's differences exceed the tolerance, and at least :data:`JUMP_RATE`.
     """
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
     if _is_exact(captured, calibration, decode):
         return 0.0
-    return max(JUMP_RATE, decode.beyond(max(STATED, _GAP_PER_NOISE * (calibration.noise or 0.0))).rate)
+    gap = max(STATED, _GAP_PER_NOISE * (calibration.noise or 0.0))  # the tolerance by the noise of decoding alone
+    return max(JUMP_RATE, decode.beyond(gap).rate)
 
 
 def has_exact_kernels(captured: Captured) -> bool:
     """Return True if neither decoding nor verifying differs from scores by more than rounding.
 
-    Both kernels show that by calibrations. Without one of the verify kernel, single precision decides.
+    Each kernel shows that by its calibration. For a verify kernel without one, single precision is enough.
     """
+    # With a calibration the rate is 0 only if decoding is exact by it.
     if not captured.calibration or jump_rate(captured) > 0.0:
         return False
     return kernel_noise(captured.verify_calibration).exact if captured.verify_calibration else _single_precision(captured)
@@ -432,10 +436,11 @@ def _reported_logprobs(captured: Captured, arm: str) -> Iterator[tuple[float, Po
     ``arm`` is the baseline or its control. Nothing is yielded if the reported values are not raw. Requests with penalties are left out.
     """
     transcript = captured.baseline if arm == BASELINE else captured.control
+    # A control that was not probed is the same server as the baseline.
     capabilities = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)
     if transcript is None or (capabilities is not None and not capabilities.raw_logprobs):
         return
-    # Some engines report what penalties left, also where they report nothing else that was processed.
+    # Some engines report log-probabilities after penalties, even if before temperature and truncation.
     penalised = {request.id for request in captured.workload.requests if not penalties(request.body).neutral}
     answers = {answer.key: answer.choice for answer in transcript.answers if answer.ok and answer.request_id not in penalised}
     for score in captured.scores.get(arm, ()):

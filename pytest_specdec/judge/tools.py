@@ -35,7 +35,7 @@ _SHOWN = 30
 _PROMPTS, _MOSTLY = 3, 0.75
 """Prompts, and the share of their answers in which each boot of the baseline calls a tool, from which on no call at all is doubtful."""
 _HIDDEN = 1
-"""Tokens by which usage may exceed the ids of an answer that shows all it has: an end of sequence."""
+"""Tokens by which usage and ids may differ though no id is missing: an end of sequence, in one of the two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,26 +92,25 @@ def judge(captured: Captured) -> Verdict:
 def _judge_tools(captured: Captured) -> Verdict:
     """Return the first applicable verdict on the answers.
 
-    Faults that are surely the server's come first, then faults by frequency, streams unlike whole answers, endings, missing drafts, and
-    missing calls on the baseline or the arm.
+    Faults that are surely the server's come first, then faults by frequency, streams unlike whole answers, endings, missing drafts, a
+    baseline that calls no tools, and missing calls of the arm.
     """
     requests = captured.workload.by_id
     peers = tuple(_select_answers(requests, transcript) for transcript in captured.baseline_boots)
     arm = _select_answers(requests, captured.speculative)
-    peer_findings = [_find_breaches(peer, peers) for peer in peers]
+    peer_findings = [_find_breaches(peer, peers) for peer in peers]  # of each boot, compared with its own and the others' answers
     baseline_faults = _baseline_faults(peers, peer_findings)
     findings = _find_breaches(arm, peers)
-    wrong = [
-        breach for breach in findings.breaches if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
-    ]
+    counted = [breach for breach in findings.breaches if breach.fault not in baseline_faults]
+    wrong = [breach for breach in counted if _is_by_server(captured, breach, findings, requests)]
     return (
         (_fail_tools(captured, wrong, peer_findings) if wrong else None)
         or _check_frequency(captured, findings, peer_findings)
         or _check_streams(captured, arm, peers)
         or check_endings(captured)
         or speculating(captured, needs_rejections=False)
-        or _check_unbound(captured, arm, peers)
-        or _check_silent(captured, arm, peers)
+        or _check_baseline_calls(captured, arm, peers)
+        or _check_missing_calls(captured, arm, peers)
         or _pass_tools(captured, arm, findings, peers, peer_findings)
     )
 
@@ -125,7 +124,8 @@ def _baseline_faults(peers: Sequence[_Arm], peer_findings: Sequence[_Findings]) 
 def _find_stream_faults(peers: Sequence[_Arm]) -> frozenset[ToolFault]:
     """Return the faults of the baseline's streams beside whole answers.
 
-    Both are of one boot and the same tokens. They are looked for here since :func:`_same_tokens` prefers another boot's equal stream.
+    Both are of one boot and the same tokens, for equal requests. Elsewhere a boot's stream is compared with another boot's first, which may
+    have the same fault.
     """
     pairs = ((stream, whole) for peer in peers for stream, whole in peer.pairs() if _ids(stream) and _ids(stream) == _ids(whole))
     return frozenset(difference[0] for stream, whole in pairs if (difference := _difference(stream, whole)))
@@ -140,7 +140,7 @@ def _select_answers(requests: Mapping[str, Request], transcript: Transcript) -> 
 def _ids(answer: Answer) -> tuple[int, ...]:
     """Return the token ids of an answer; empty if some are missing.
 
-    Streams of some engines leave out tokens without text; the usage shows how many there are.
+    Streams of some engines leave out tokens without text; the usage counts them all. It may differ by _HIDDEN, an end of sequence.
     """
     ids, usage = answer.choice.token_ids, answer.usage
     return ids if usage is None or abs(usage.completion_tokens - len(ids)) <= _HIDDEN else ()
@@ -186,10 +186,10 @@ def _find_uncalled(arm: _Arm, peers: Sequence[_Arm]) -> Iterator[Answer]:
 
 
 def _same_tokens(answer: Answer, arm: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
-    """Return other answers of the same tokens to the same question.
+    """Return answers of the same tokens to the same question.
 
-    The first kind with an answer is taken: a baseline boot's answer to the same request, the boots' answers to requests that ask the same,
-    for a streamed answer the arm's own answers to such requests. Empty if the answer's token ids are not all known.
+    The first kind with an answer is taken: one of a baseline boot to the same request, all of the boots to requests that ask the same, or
+    for a streamed answer the arm's own to such requests. Empty without all token ids. An arm among ``peers`` may have ``answer`` returned.
     """
     ids, request = _ids(answer), arm.requests[answer.request_id]
     if not ids:
@@ -250,11 +250,11 @@ def _check_finish(tools: RequestedTools, choice: Choice, reasons: Mapping[str, f
     ]
 
 
-def _is_certain(captured: Captured, breach: Breach, findings: _Findings, requests: Mapping[str, Request]) -> bool:
+def _is_by_server(captured: Captured, breach: Breach, findings: _Findings, requests: Mapping[str, Request]) -> bool:
     """Return True if the server, not the model, surely caused the fault.
 
-    A model may cause any fault of BY_MODEL, unless another answer of the same tokens differs, or the request requires a call and the
-    baseline enforces schemas.
+    It caused those that no model commits (not in BY_MODEL), and those at which another answer of the same tokens differs. Those of CHOSEN
+    may always be the model's. It caused the others if the request requires a call and the baseline enforces schemas.
     """
     if breach.fault not in BY_MODEL or breach in findings.differing:
         return True
@@ -268,7 +268,7 @@ def _is_certain(captured: Captured, breach: Breach, findings: _Findings, request
 def _fail_tools(captured: Captured, wrong: Sequence[Breach], peers: Sequence[_Findings]) -> Verdict:
     """Return FAIL, named after the most frequent of these faults.
 
-    ``peers`` are the faults of each boot of the baseline; the headline counts those of the same name.
+    ``wrong`` has one fault at most of an answer. ``peers`` are those of each boot of the baseline; the headline counts the same fault.
     """
     counts = Counter(breach.fault for breach in wrong)
     fault, count = counts.most_common(1)[0]
@@ -367,7 +367,7 @@ def _count_offers(arm: _Arm) -> Counter[str]:
     return Counter(choice for answer in arm.answers if (choice := arm.choice(answer)) != "none")
 
 
-def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
+def _check_baseline_calls(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return INCONCLUSIVE if the baseline calls no tool, else None.
 
     Nothing is then known about calls. It is REFUSED instead if the judged arm also refused every request with tools.
@@ -389,7 +389,7 @@ def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verd
     )
 
 
-def _check_silent(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
+def _check_missing_calls(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return INCONCLUSIVE for a tool_choice without a call where the baseline mostly calls, else None.
 
     Every boot of the baseline calls in three quarters or more. The prompts are too few for an alarm, and too many for near-ties.
@@ -417,10 +417,10 @@ def _pass_tools(
     peers: Sequence[_Arm],
     peer_findings: Sequence[_Findings],
 ) -> Verdict:
-    """Return PASS, with the kinds of faults left out: those that the baseline has too."""
+    """Return PASS, naming the faults left out because the baseline has them, and missing calls."""
     called, offered = _count_calls(arm), _count_offers(arm)
     calls = sum(len(answer.choice.tool_calls) for answer in arm.answers)
-    unbound = [choice for choice in offered if not called[choice] and not any(_count_calls(peer)[choice] for peer in peers)]
+    unbound = [choice for choice in offered if not called[choice] and not any(_count_calls(peer)[choice] for peer in peers)]  # no arm calls
     uncalled = sum(breach.fault is ToolFault.NOT_CALLED for breach in findings.alone)
     by_choice = ", ".join(f"{choice} {called[choice]} of {offered[choice]}" for choice in offered)
     left_out = "".join(
@@ -444,6 +444,6 @@ def _pass_tools(
             "answers_with_calls": float(called.total()),
             "tool_calls": float(calls),
             "compared_answers": float(findings.compared),
-            "twins": float(len(arm.pairs())),
+            "twins": float(len(arm.pairs())),  # streams with a whole answer to an equal request
         },
     )

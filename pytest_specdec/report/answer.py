@@ -53,11 +53,11 @@ BROKEN: Mapping[Family, str] = {
 def correctness(run: Run) -> CellText:
     """Return one line on correctness, by all families but speed.
 
-    In order of precedence: no test, faults, nothing judged at all or of a variant (all its judgements refused by the server), judgements
-    that could not be made, suspicious evidence (high, but short of an alarm), no fault found (nothing new if a failure was waived) and what
-    limits that. Faults that only miss a gate on noise, by a verify kernel noisier than the config allows, are named as such: they make no
-    token wrong. The line of a run that is compared with an earlier one begins with SPECULATION, since the upgrade's headline above it
-    speaks of the baseline's own answers.
+    The first case that holds decides: no test; a fault; nothing judged; a variant of which the server refused everything; judgements that
+    could not be made; suspicious evidence (high, but short of an alarm). Else nothing wrong was found, and the counts of waived, lossy,
+    refused and undecided judgements follow. Faults that only miss a gate on noise, by a verify kernel noisier than the config allows, are
+    named as such: they make no token wrong. The line of a run that is compared with an earlier one begins with SPECULATION, since the
+    upgrade's headline above it speaks of the baseline's own answers.
     """
     subject = "CORRECTNESS" if run.upgrade is None else "SPECULATION"
     results = [j for j in run.judgements if j.family is not Family.SPEED]
@@ -69,10 +69,8 @@ def correctness(run: Run) -> CellText:
         # A finding may be of speed alone: it is not counted here.
         count = sum(any(failure in faulty for failure in finding.failures) for finding in run.findings)
         return CellText(text=f"{subject}: {failure_kind}, {count} finding{'s' * (count != 1)} ({_pair_names(faulty)})", tone=Tone.BAD)
-    any_judged = any(j.judged for j in results)
-    if run.refusing or not any_judged:
-        of_variants = f" of {', '.join(run.refusing)}: all refused" if any_judged else ""
-        return CellText(text=printable(f"{subject}: nothing could be judged{of_variants}"), tone=Tone.BAD)
+    if nothing_judged := _describe_nothing_judged(run, results):
+        return CellText(text=printable(f"{subject}: {nothing_judged}"), tone=Tone.BAD)
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
         return CellText(text=f"{subject}: {_describe_unjudged(failed, len(results))}", tone=Tone.BAD)
@@ -80,8 +78,16 @@ def correctness(run: Run) -> CellText:
     if suspicious:
         return CellText(text=f"{subject}: SUSPICIOUS ({_pair_names(suspicious)})", tone=Tone.UNSURE)
     limits = _limits_of_pass(results)
+    # A waived failure is wrong, though not new.
     conclusion = "nothing new found" if any(j.result is PytestOutcome.WAIVED for j in results) else "nothing wrong found"
     return CellText(text=f"{subject}: {'; '.join((conclusion, *limits))}", tone=Tone.UNSURE if limits else Tone.GOOD)
+
+
+def _describe_nothing_judged(run: Run, results: list[JudgementResult]) -> str:
+    """Return a clause if nothing of ``results`` was judged, or nothing of a variant since its server refused all; else empty."""
+    if not any(j.judged for j in results):
+        return "nothing could be judged"
+    return f"nothing could be judged of {', '.join(run.refusing)}: all refused" if run.refusing else ""
 
 
 def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
@@ -148,7 +154,7 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     """Return the answer on speed by ``results``, judgements of the speed family.
 
     In order of precedence: no test, a fault, a judgement that could not be made, a gate without a decision, no gate (no test if no speedup
-    was measured either), all gates met. In the last case the lowest speedup is shown.
+    was measured either), all gates met. In the last case the lowest of all speedups is shown, also of those without a gate.
     """
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
@@ -157,10 +163,9 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
         return CellText(text=f"SPEED: {_name_speed_faults(faulty)}", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
-    # Drafting compared by kind of traffic has no gate, and so leaves none undecided.
-    undecided = [j for j in results if not (_is_decided(j) or _compares_traffic(j))]
-    if undecided:
-        return CellText(text=f"SPEED: NOT GATED ({_pair_names(undecided)})", tone=Tone.UNSURE)
+    without_decision = [j for j in results if _leaves_gate_open(j)]
+    if without_decision:
+        return CellText(text=f"SPEED: NOT GATED ({_pair_names(without_decision)})", tone=Tone.UNSURE)
     speedups = [j.verdict.promise for j in results if j.verdict and isinstance(j.verdict.promise, Speedup)]
     if not any(speedup.gates for speedup in speedups):
         return CellText(text=f"SPEED: {'reported, without a gate' if speedups else 'not tested'}", tone=Tone.UNSURE)
@@ -188,8 +193,9 @@ def _name_speed_fault(result: JudgementResult) -> str:
 def undecided_speed_lines(run: Run) -> Iterator[CellText]:
     """Yield one sentence for each reason for an undecided speed or drafting.
 
-    It names the variants and workloads with this reason, and what would settle them. Variants with wrong tokens are left out, since their
-    speed does not count. Only verdicts on speed and drafting have the outcome NOT_DECIDED.
+    It names the variants and workloads with this reason, and what would settle them. It begins with NOT GATED, or with NOT DECIDED for
+    drafting compared by kind of traffic, which has no gate. Variants with wrong tokens are left out, since their speed does not count. Only
+    verdicts on speed and drafting have the outcome NOT_DECIDED.
     """
     by_reason: dict[tuple[str, str], list[str]] = {}
     for j in run.judgements:
@@ -233,13 +239,16 @@ def waived_lines(run: Run) -> Iterator[CellText]:
 
 
 def _kind_of_fault(result: JudgementResult) -> str:
-    """Return the word that begins a fault's line, WRONG or FAILED.
+    """Return the word that begins the line of ``result``, a fault: WRONG or FAILED.
 
-    FAILED is for a server that does not speculate, and for a missed gate on noise: neither makes a token wrong. WRONG is for all other
-    verdicts. It is also for a failure without a verdict: an assertion of the test failed then.
+    FAILED is for a server that does not speculate, and for a verify kernel noisier than its gate allows. Neither makes a token wrong.
     """
-    is_wrong = result.verdict is None or (result.verdict.outcome is Outcome.FAIL and not result.misses_noise_gate)
-    return "WRONG" if is_wrong else "FAILED"
+    if result.verdict is None:  # an assertion of the test failed
+        return "WRONG"
+    if result.misses_noise_gate:
+        return "FAILED"
+    # The only other outcome of a fault is NOT_SPECULATING.
+    return "WRONG" if result.verdict.outcome is Outcome.FAIL else "FAILED"
 
 
 def _broken_promise(result: JudgementResult) -> str:
@@ -270,9 +279,13 @@ def _compares_stored_acceptance(result: JudgementResult) -> bool:
     return result.verdict is not None and result.verdict.finding in {Finding.WORSE, Finding.MORE}
 
 
-def _is_decided(judgement: JudgementResult) -> bool:
-    """Return True for a pass: every gate is met, or there is none."""
-    return judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS
+def _leaves_gate_open(result: JudgementResult) -> bool:
+    """Return True if a judgement on speed without a fault has no decision on a gate.
+
+    A pass means that every gate is met, or that there is none. Drafting compared by kind of traffic never has a gate.
+    """
+    is_pass = result.verdict is not None and result.verdict.outcome is Outcome.PASS
+    return not is_pass and not _compares_traffic(result)
 
 
 def _pair_names(judgements: Iterable[JudgementResult]) -> str:

@@ -39,9 +39,10 @@ def shift_bound(change: BaselineChange | None) -> str:
 
 
 def describe_dated(change: BaselineChange) -> str:
-    """Return a clause on the prompts with a few other ids; empty without any.
+    """Return a clause on prompts of which a few token ids differ; empty without any.
 
-    A chat template may write the date into a prompt: then two runs of one day each differ in these ids.
+    A chat template may write the date into a prompt, so that runs of two days differ in these ids. The new run scores the old answers
+    after the old run's own ids: by these scores both baselines are compared on such prompts.
     """
     if not change.dated_prompts:
         return ""
@@ -65,8 +66,8 @@ def lines(change: BaselineChange) -> Iterator[str]:
 def _prompt_lines(change: BaselineChange) -> Iterator[str]:
     """Yield lines on the token ids of both runs' prompts.
 
-    Prompts with many other ids are listed. Else those with a few other ids, which a date in the chat template may explain, are counted, and
-    so are those of them for which no date does.
+    Prompts with many other ids are listed. Without any, prompts with a few other ids are counted (``dated_prompts``, as a date in the chat
+    template is the usual reason), and among them those that no date explains (``undated_prompts``).
     """
     if not change.prompts:
         yield "prompts: none was scored in both runs"
@@ -84,14 +85,14 @@ def _prompt_lines(change: BaselineChange) -> Iterator[str]:
 def _describe_shift(change: BaselineChange, shift: LogitShift) -> str:
     """Return a line on the distance of the distributions.
 
-    It says what of that distance the noise of both runs explains, and how much more if each boot may shift its scores.
+    It says how much of that distance the noise of both runs explains (``allowed``), and how much if a boot may also shift all its scores
+    alike, for as long as it runs (``boots_allow``). A run with one boot of its baseline cannot measure that shift.
     """
     distance = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
     noise = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
-    # A boot may shift all its scores alike: a run with one boot of its baseline cannot measure by how much.
     boots_explain_more = change.boots_allow > change.allowed + RESOLUTION
-    kept_by_boot = f", {change.boots_allow:.2g} with what a boot may keep" if boots_explain_more else ""
-    return f"distributions: {distance} over {shift.positions:,} positions of {shift.prompts} prompts{noise}{kept_by_boot}"
+    with_boots = f", {change.boots_allow:.2g} with what a boot may keep" if boots_explain_more else ""
+    return f"distributions: {distance} over {shift.positions:,} positions of {shift.prompts} prompts{noise}{with_boots}"
 
 
 def _answer_lines(change: BaselineChange) -> Iterator[str]:

@@ -30,10 +30,11 @@ class Benchmark:
 def benchmarks(run: Run) -> tuple[Benchmark, ...]:
     """Return each arm's seconds per token, and the duration of the capture.
 
-    An arm is the baseline or a variant. An answer's time from sending to the last byte is divided by its tokens, so that answers of another
-    length, as after a change of ``max_tokens``, can still be compared. Arms of variants with wrong tokens are left out, since tools compare
-    whatever number there is, and the ``extra_info`` of every benchmark names these variants. The capture has a benchmark of its own because
-    strict projects make an error of a session without any. Arms and captures without a measured time are left out.
+    An arm is the baseline or a variant. An answer's time from sending to the last byte is divided by its tokens, at least one, so that
+    answers of another length, as after a change of ``max_tokens``, can still be compared. Arms of variants with wrong tokens are left out,
+    since tools compare whatever number there is, and the ``extra_info`` of every benchmark names these variants. The capture has a
+    benchmark of its own: without any, pytest-benchmark warns, and projects may turn warnings into errors. Arms and captures without a
+    measured time are left out.
     """
     common_info: dict[str, JSON] = {"config": run.plan.config, "depth": run.plan.depth.value}
     if run.not_counted:

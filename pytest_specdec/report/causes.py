@@ -108,10 +108,9 @@ def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRo
 def _follows(failure: JudgementResult, other: JudgementResult, failures: Iterable[JudgementResult], rows: Mapping[str, FamilyRow]) -> bool:
     """Return True if ``failure`` follows from ``other``, by one of two rules.
 
-    - It failed its family's own check, and its family follows the other's. The other failed its family's own check too, or is a failure of
-      greedy by answers that end wrongly.
-    - It failed a check that all judges make. The other failed its family's own check, and that family explains the shared one; unless
-      greedy failed the shared check too and the other's family follows greedy, since then both follow from greedy.
+    - It failed its family's own check, and its family follows the other's. The other failed its family's own check too, or answers of
+      greedy, the simplest ones, end wrongly.
+    - It failed a check that all judges make, and the other's family explains that check. The other failed its family's own check.
 
     ``failures`` are all of the variant; ``rows`` state what each family follows and explains. Failures of the same
     name do not follow from one another: they are one fault already.
@@ -120,10 +119,11 @@ def _follows(failure: JudgementResult, other: JudgementResult, failures: Iterabl
         return False
     check, other_check = _check(failure), _check(other)
     if check is None:
-        is_greedy_end = other.family == Family.GREEDY and other_check is SharedCheck.ENDING
-        return other.family in rows[failure.family].follows and (other_check is None or is_greedy_end)
+        ends_greedy_wrongly = other.family == Family.GREEDY and other_check is SharedCheck.ENDING
+        return other.family in rows[failure.family].follows and (other_check is None or ends_greedy_wrongly)
     if other_check is not None or check not in rows[other.family].explains:
         return False
+    # If greedy failed the shared check too, its simpler requests have the cause, and not those of a family that follows greedy.
     fails_greedy_too = any(one.family == Family.GREEDY and _check(one) is check for one in failures)
     return not (fails_greedy_too and Family.GREEDY in rows[other.family].follows)
 
@@ -173,11 +173,16 @@ def _connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[
 def _cause(failures: Sequence[JudgementResult], heads: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> Cause:
     """Return the cause made of ``failures``, one connected group of :func:`find_causes`.
 
-    ``heads`` are those that follow from no other. The leader is the first of them, in the order of ``rows``, whose family explains the
-    shared check that it failed, since it is the most specific one; else the first head. Without heads, since failures follow from one
-    another in a circle, the same rule chooses among all failures.
+    ``heads`` are those that follow from no other; there are none if failures follow from one another in a circle. The leader is the head,
+    or without heads the failure, whose family explains the shared check that it failed: it says best what is wrong. Of several such, or if
+    there is none, the first family of ``rows`` leads.
     """
     order = list(rows)
-    leader = min(heads or failures, key=lambda failure: (_check(failure) not in rows[failure.family].explains, order.index(failure.family)))
-    followers = sorted((failure for failure in failures if failure is not leader), key=lambda failure: order.index(failure.family))
-    return Cause(leader=leader, followers=tuple(followers))
+
+    def explains_its_check(failure: JudgementResult) -> bool:
+        return _check(failure) in rows[failure.family].explains  # never true of a family's own check
+
+    by_family = sorted(failures, key=lambda failure: order.index(failure.family))
+    candidates = sorted(heads or failures, key=lambda failure: order.index(failure.family))
+    leader = next(filter(explains_its_check, candidates), candidates[0])
+    return Cause(leader=leader, followers=tuple(failure for failure in by_family if failure is not leader))

@@ -153,9 +153,11 @@ def by_cell(selection: Selection) -> tuple[Job, ...]:
 def by_shard(selection: Selection, count: int) -> tuple[Job, ...]:
     """Return a job for each of ``count`` shards, parts of about the same time.
 
-    Every process divides the matrix alike, so that a shard's number selects its cells. Raises ValueError for fewer cells than shards.
+    Divided are the selected cells, ``selection.part``, by the seconds of one server of each group, ``selection.arm_s``. Every process
+    divides them alike, so that a shard's number selects its cells. Raises ValueError for fewer cells than shards.
     """
-    return tuple(
-        selection.job(f"shard-{number}-of-{count}", shard, (*selection.options, f"--specdec-shard={number}/{count}"))
-        for number, shard in enumerate(divide(selection.part, count, selection.arm_s), start=1)
-    )
+    jobs = []
+    for number, shard in enumerate(divide(selection.part, count, selection.arm_s), start=1):
+        options = (*selection.options, f"--specdec-shard={number}/{count}")
+        jobs.append(selection.job(f"shard-{number}-of-{count}", shard, options))
+    return tuple(jobs)

@@ -1,7 +1,8 @@
 """What changed between two stored runs: the baseline's answers, findings, judgements, speed, capabilities, environment.
 
-The baseline is the model without speculation, a variant has it. A finding is a fault or a missed gate, a limit of the config on a figure.
-The baseline's answers change by kinds, such as numerics. The config tolerates kinds, and accepts changes of any sort by name until a day.
+The baseline is the model without speculation, a variant has it. Speculation "follows" if the new run's variants, against its own baseline,
+have no fault that the old run had not. A finding is a fault or a missed gate, a limit of the config on a figure. The baseline's answers
+change by kinds, such as numerics. The config tolerates kinds, and accepts changes of any sort by name until a day.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
 
 _LOSSES = frozenset({UpgradeHeadline.OFFERS_LESS, UpgradeHeadline.SLOWER, UpgradeHeadline.NOISIER})
 """The headlines that leave unsaid whether speculation follows."""
-_ANSWERED = frozenset({UpgradeHeadline.SAFE, UpgradeHeadline.CHANGED})
-"""The headlines that leave speed as the last question."""
+_ALL_BUT_SPEED = frozenset({UpgradeHeadline.SAFE, UpgradeHeadline.CHANGED})
+"""The headlines that answer every question but that of speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +116,9 @@ class Comparison:
 
     @property
     def _unknown_answers(self) -> str:
-        """The reason for not knowing what became of the baseline's answers.
+        """The reason for not knowing what became of the baseline's answers; empty where all is known.
 
-        Of answers that did change, it is the reason why further changes, which are not tolerated, are possible. Empty where all is known.
+        After a broad shift, as of quantised weights, it is the kinds of change that this may explain or hide, unless they are tolerated.
         """
         if self.baseline is None:
             return self.not_compared
@@ -126,8 +127,8 @@ class Comparison:
         possible = [kind for kind in self.baseline.possible_kinds if self._tolerance(kind) is Tolerance.FAIL]
         if not possible:
             return ""
-        what, names = "; ".join(kind.value for kind in possible), ", ".join(map(name, possible))
-        return f"{what}, which the broad shift may explain or hide; if the upgrade means it, accept {names} too"
+        kinds, names = "; ".join(kind.value for kind in possible), ", ".join(map(name, possible))
+        return f"{kinds}, which the broad shift may explain or hide; if the upgrade means it, accept {names} too"
 
     def _tolerance(self, kind: ChangeKind) -> Tolerance:
         """Return the config's tolerance for one kind of change.
@@ -143,7 +144,7 @@ class Comparison:
     def speculation(self) -> Speculation:
         """The state of speculation, by its faults; missed gates are none.
 
-        New faults come first, then faults at tests that the old run did not judge, then any doubt.
+        BROKE with a new fault; else UNLOOKED with a fault at tests that the old run did not judge; else OPEN if that is in doubt.
         """
         if self.findings.new_faults:
             return Speculation.BROKE
@@ -153,16 +154,17 @@ class Comparison:
 
     @property
     def _speculation_doubt(self) -> str:
-        """The reason for not knowing whether speculation follows; empty where that is known.
+        """The reason for not knowing whether speculation has a new fault; empty where that is known.
 
-        Reasons are: the new run decided too little, or else left findings of the old run undecided; it has findings where the old run
-        failed by another name; it accepts more than stored, by a better drafter or by lenient checks.
+        Reasons are: the new run decided too little; it has findings where the old run failed by another name, which may be the old fault;
+        it accepts more draft tokens than stored, by a better drafter or because it accepts wrong ones.
         """
         findings = self.findings.renamed
         renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
         not_decided_now = [finding for finding in self.findings.open if not finding.is_missed_gate]
         left_open = f"{count(not_decided_now, 'finding')} of the old run, not decided now" if not_decided_now else ""
-        return "; ".join(filter(None, (self.undecided or left_open, renamed, *map(str, self.findings.more_accepted))))
+        too_little = self.undecided or left_open  # the former is the reason for the latter
+        return "; ".join(filter(None, (too_little, renamed, *map(str, self.findings.more_accepted))))
 
     @property
     def _slowdowns(self) -> tuple[str, ...]:
@@ -223,22 +225,20 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """The answer in one line.
-
-        It tells apart what the upgrade changed in the baseline itself, and what went wrong with speculation.
-        """
+        """The answer in one line: what changed in the baseline itself, and what went wrong with speculation."""
         return "; ".join(part for part in (self._lead, *self._others) if part)
 
     @property
     def _lead(self) -> str:
         """The first part of the headline, chosen by :attr:`case`."""
-        new_findings, findings = count(self.findings.new_faults, "new finding"), self.findings.summary
-        not_judged_before = describe_unlooked(self.findings.faults_not_judged_before)
+        new_findings = count(self.findings.new_faults, "new finding")  # faults at tests that the old run passed
+        not_judged_before = describe_unlooked(self.findings.faults_not_judged_before)  # faults at tests that it did not judge
+        summary, summary_clause = self.findings.summary, self.findings.summary.lower()  # in capitals only where it leads
         doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
         changed = f"ANSWERS CHANGED ({self._kinds})"
         return {
-            UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {findings.lower()}",
-            UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {findings.lower()}",
+            UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {summary_clause}",
+            UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {summary_clause}",
             UpgradeHeadline.CHANGED_OPEN: f"{changed}; whether speculation follows is not decided: {self._speculation_doubt}",
             UpgradeHeadline.CHANGED_WRONG: f"{changed}; WRONG IN THE NEW RUN: {not_judged_before}",
             UpgradeHeadline.BROKE: f"SPECULATION BROKE IN THE NEW RUN: {new_findings}; {self._baselines}",
@@ -248,37 +248,37 @@ class Comparison:
             UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slowdowns)}; {self._baselines}",
             UpgradeHeadline.NOISIER: f"NOISIER: {self._noisier}; {self._baselines}",
             UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {doubts}; {self._baselines}",
-            UpgradeHeadline.WORSE: f"WORSE: {new_findings}; {self._baselines}",
-            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (findings, self._speculation_doubt, self._baselines))),
+            UpgradeHeadline.WORSE: f"WORSE: {new_findings}; {self._baselines}",  # BROKE, with baselines that were not compared
+            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (summary, self._speculation_doubt, self._baselines))),
         }[self.case]
 
     @property
     def _others(self) -> tuple[str, ...]:
         """The further parts of the headline, as clauses; empty texts among them.
 
-        A speed in doubt is left out if the headline is CANNOT SAY, of which it is a part. A headline on a loss leaves open whether
-        speculation follows: a doubt of that is added. Speeds that were not compared are named only as the last question, if speeds are
-        gated.
+        A speed in doubt is left out if the headline is CANNOT SAY, of which it is a part. A headline on a loss, such as SLOWER, does not
+        say whether speculation follows: a doubt of that is added. Two models explain other answers, and are named beside them. Variants
+        without a compared speed are named only if all else is answered and speeds are gated.
         """
         speed = self.speed or ComparedSpeed()
-        late = printable(", ".join(f"{one.arm} ({one.workload}) {one.ratio:.3g}x" for one in speed.late))
+        late = printable(", ".join(f"{figure.arm} ({figure.workload}) {figure.ratio:.3g}x" for figure in speed.late))
         doubtful_speed = self._speed_doubt if self.case is not UpgradeHeadline.CANNOT_SAY else ""
         leaves_doubt_unsaid = self.case in _LOSSES and bool(self._speculation_doubt)
-        is_last_question = self.case in _ANSWERED and not speed.not_gated
+        names_untimed = self.case in _ALL_BUT_SPEED and not speed.not_gated
         return (
-            *self._other_losses,
+            *self._further_losses,
             *self._missed_speeds,
             f"looks slower: {doubtful_speed}" if doubtful_speed else "",
             f"first token later, and not gated: {late}" if late else "",
             f"not decided: {self._speculation_doubt}" if leaves_doubt_unsaid else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
-            self._ungated_speed,
-            f"speed of {', '.join(self.untimed)} is not compared" if self.untimed and is_last_question else "",
+            self._unsettled_speed,
+            f"speed of {', '.join(self.untimed)} is not compared" if self.untimed and names_untimed else "",
         )
 
     @property
-    def _other_losses(self) -> tuple[str, ...]:
-        """The losses besides the lead, as clauses; empty texts among them."""
+    def _further_losses(self) -> tuple[str, ...]:
+        """The slowdowns, lost features and noise that are not the headline's case, as clauses; empty texts among them."""
         slow = ", ".join(self._slowdowns)
         clauses = {
             UpgradeHeadline.SLOWER: f"slower: {slow}" if slow else "",
@@ -288,17 +288,15 @@ class Comparison:
         return tuple(clause for case, clause in clauses.items() if case is not self.case)
 
     @property
-    def _ungated_speed(self) -> str:
-        """A clause on an undecided or ungated speed; empty if something is slower.
-
-        An ungated speed is left out too if something looks slower.
-        """
+    def _unsettled_speed(self) -> str:
+        """A clause on an undecided or ungated speed; empty if a part is surely slower."""
         if self._slowdowns or self.speed is None:
             return ""
         if self.speed.undecided:
             return "whether it is slower is not decided"
-        is_silent = self._speed_doubt or not self.speed.not_gated
-        return "" if is_silent else printable(f"speeds are not gated: {self.speed.not_gated}")
+        if self._speed_doubt:
+            return ""  # another clause says what looks slower
+        return printable(f"speeds are not gated: {self.speed.not_gated}") if self.speed.not_gated else ""
 
     @property
     def _missed_speeds(self) -> tuple[str, ...]:
@@ -319,9 +317,10 @@ class Comparison:
 
     @property
     def _baselines(self) -> str:
-        """The relation of the baselines' answers, as a clause for most headlines.
+        """The relation of the baselines' answers, as a clause for headlines that do not call them changed.
 
-        They are unknown, changed as is tolerated or accepted, or the same within the largest plausible shift of their distributions.
+        They are unknown, changed, or the same within the largest plausible shift of their distributions. No change fails the upgrade here:
+        each is tolerated with a warning, or accepted. One with a warning calls all of them tolerated.
         """
         why = self._unknown_answers
         if self.baseline is None or (why and not self.baseline.kinds):
@@ -330,9 +329,9 @@ class Comparison:
             is_warned = Tolerance.WARN in map(self._tolerance, self.baseline.kinds)
             changed = f"the baseline's answers changed ({self._kinds}), {'which is tolerated' if is_warned else 'as accepted'}"
             return f"{changed}; whether they changed otherwise is unknown: {why}" if why else changed
-        dated = baseline_lines.describe_dated(self.baseline)
-        within = baseline_lines.shift_bound(self.baseline)
-        return f"the baselines' answers are the same, their distributions typically within {within}{f'; {dated}' if dated else ''}"
+        dated_prompts = baseline_lines.describe_dated(self.baseline)
+        same = f"the baselines' answers are the same, their distributions typically within {baseline_lines.shift_bound(self.baseline)}"
+        return f"{same}; {dated_prompts}" if dated_prompts else same
 
     @property
     def _noisier(self) -> str:
@@ -364,24 +363,25 @@ def compare(
     """
     capabilities = compare_capabilities(old, new)
     counted = None if speed is None else speed.without((*old.not_counted, *new.not_counted))
+    names = list_names(baseline, counted, capabilities)
     return Comparison(
         baseline=baseline,
         not_compared=not_compared,
-        undecided=describe_undecided(new, list_judged(old)),
+        undecided=describe_undecided(new, list_judged(old)),  # why the new run decided too little
         findings=compare_findings(old, new),
         judgements=tuple(list_changes(_outcomes(old), _outcomes(new))),
         measures=tuple(_figure_changes(old, new)),
-        unlike=_unlike(old.environment, new.environment),
+        unlike=_describe_other_machine(old.environment, new.environment),  # against comparing speeds
         speed=counted,
         untimed=tuple(_list_untimed(old, new, counted)),
         capabilities=capabilities,
-        healed=tuple(describe_healed(old, new)),
+        healed=tuple(describe_healed(old, new)),  # waived failures that now pass
         environment=tuple(list_environment_changes(old, new, old_flags, new_flags)),
-        order=describe_order(old, new),
+        order=describe_order(old, new),  # why the old run looks like the later one
         models="" if old.plan.model == new.plan.model else f"{old.plan.model} -> {new.plan.model}",
         corners=list_corners(old, new, baseline, counted),
         gates=gates,
-        review=review(gates.accepted, list_names(baseline, counted, capabilities), day, list_unknown(baseline, counted)),
+        review=review(gates.accepted, names, day, list_unknown(baseline, counted)),  # the last are not called unused
     )
 
 
@@ -443,7 +443,7 @@ def _figure(verdict: Verdict) -> str:
     return f"{promise.ratio:.2f}x" + (f" [{limits.low:.2f}, {limits.high:.2f}]" if limits else "")
 
 
-def _unlike(old: Environment | None, new: Environment | None) -> str:
+def _describe_other_machine(old: Environment | None, new: Environment | None) -> str:
     """Return the reason against comparing speeds; empty if both are of one machine."""
     if old is None or new is None:
         return "of an unknown machine"

@@ -117,7 +117,7 @@ def _upgrade(upgrade: Upgrade, *, level: int = 2) -> Iterator[str]:
 
 
 def _findings(run: Run) -> Iterator[str]:
-    """Yield a section per finding, and one for the judgements that failed without one."""
+    """Yield a section per finding, and one for the judgements that failed without a fault: not made or not decided."""
     findings = run.findings
     if findings:
         yield f"<h2>{len(findings)} finding{'s' * (len(findings) != 1)}</h2>"
@@ -249,7 +249,7 @@ def _acceptance(run: Run) -> Iterator[str]:
     that draft fewer tokens are filled up with ``-``.
     """
     rows, most_positions = [], 0
-    for verdict in _verdicts(run):
+    for verdict in _counted_verdicts(run):
         promise = verdict.promise
         if isinstance(promise, DraftedTraffic) and promise.accepted_by_position:
             shares = [_share(part, promise.steps) for part in promise.accepted_by_position]
@@ -289,7 +289,7 @@ def _latencies(run: Run) -> Iterator[str]:
             *map(_milliseconds, (latency.p50_s, latency.p90_s, latency.p99_s)),
             f"{latency.count:,}",
         ]
-        for verdict in _verdicts(run)
+        for verdict in _counted_verdicts(run)
         if isinstance(verdict.promise, Speedup)
         for latency in verdict.promise.latencies
     ]
@@ -303,8 +303,8 @@ def _milliseconds(value: float) -> str:
     return f"{1e3 * value:,.1f}"
 
 
-def _verdicts(run: Run) -> Iterator[Verdict]:
-    """Yield the verdicts with valid figures of speed and acceptance.
+def _counted_verdicts(run: Run) -> Iterator[Verdict]:
+    """Yield the verdicts of all families whose figures of speed or acceptance, if any, count.
 
     Left out are invalid verdicts and those of variants with wrong tokens.
     """

@@ -68,22 +68,23 @@ def _count_results(run: Run) -> dict[str, str]:
 
 
 def _upgrade_result(run: Run) -> str | None:
-    """Return the name of the element in the upgrade's test case; None if it passes.
+    """Return the name of the element in the upgrade's test case; None if it passes, or if there is no upgrade.
 
-    A worse upgrade is a failure. An unknown one is skipped, since it fails no run. After a capture that an error ended the run fails
-    anyway: then it is an error.
+    A worse upgrade is a failure. An unknown one is skipped, since it fails no run; it is an error if an error ended the capture, since
+    that does fail the run.
     """
-    if run.is_worse:
-        return "failure"
     if run.upgrade is None or run.upgrade.word is UpgradeWord.FINE:
         return None
+    if run.is_worse:
+        return "failure"
     return "error" if run.status is not None and run.status.error else "skipped"
 
 
 def _upgrade_case(upgrade: Upgrade, element: str | None) -> Element:
-    """Return the ``testcase`` element of an upgrade, with ``element`` inside.
+    """Return the ``testcase`` element of an upgrade, with its result inside.
 
-    ``element`` is the name of the result's element; None for a pass. A skipped case has the headline without the comparison's lines.
+    ``element`` is the name of the element for the result: failure, error or skipped; None for a pass, which has none. The headline is its
+    message. A failure or an error also has the comparison's lines as text, a skipped case has its message alone.
     """
     case = Element("testcase", {"classname": "specdec", "name": "upgrade"})
     if element is not None:
@@ -162,17 +163,14 @@ def _case(judgement: JudgementResult, pointer: str, not_counted: Collection[str]
     """Return the ``testcase`` element of a judgement, named as by pytest.
 
     ``pointer`` is a follower's, shown in place of its evidence; empty for other judgements. ``not_counted`` are the variants with wrong
-    tokens, whose speed is withheld. Properties are written as lines of ``<system-out>``, below the pointer.
+    tokens. The pointer comes again in ``<system-out>``, as in pytest's own file, and the properties as lines below it.
     """
     case_name = _case_name(judgement.nodeid)
     case = Element("testcase", {"classname": printable(case_name.classname), "name": printable(case_name.name)})
-    properties_by_name = dict(properties(judgement.verdict)) if judgement.verdict else {}
-    if judgement.waiver:
-        properties_by_name["specdec.waiver"] = printable(judgement.waiver)
-    if _is_withheld(properties_by_name, not_counted):
-        properties_by_name |= {"specdec.headline": NOT_COUNTED, _WITHHELD: NOT_COUNTED}
+    properties_by_name = _case_properties(judgement, not_counted)
     element = _RESULTS.get(judgement.result)
     if element is not None:
+        # Without a verdict there is neither property: then the error's first line, and pytest's word, stand in.
         message = properties_by_name.get("specdec.headline") or printable(judgement.error.partition("\n")[0])
         result = SubElement(case, element, {"message": message, "type": properties_by_name.get("specdec.outcome", judgement.result.value)})
         result.text = _explain(judgement, pointer) if element != "skipped" else None
@@ -180,6 +178,16 @@ def _case(judgement: JudgementResult, pointer: str, not_counted: Collection[str]
     if lines:
         SubElement(case, "system-out").text = "\n".join(lines)
     return case
+
+
+def _case_properties(judgement: JudgementResult, not_counted: Collection[str]) -> dict[str, str]:
+    """Return the properties of a judgement's case by name, a withheld speed replaced by the reason."""
+    by_name = dict(properties(judgement.verdict)) if judgement.verdict else {}
+    if judgement.waiver:
+        by_name["specdec.waiver"] = printable(judgement.waiver)
+    if _is_withheld(by_name, not_counted):
+        by_name |= {"specdec.headline": NOT_COUNTED, _WITHHELD: NOT_COUNTED}
+    return by_name
 
 
 def _explain(judgement: JudgementResult, pointer: str) -> str:

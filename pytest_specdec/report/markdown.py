@@ -135,13 +135,13 @@ def _head_lines(run: Run) -> Iterator[str]:
 def _title_sign(run: Run) -> str:
     """Return the sign of the title.
 
-    It is good only for a clean run in which no speed was left undecided. It is bad wherever the session exits with a failure: for a red
-    run, and for a capture that was ended by an error.
+    It is good only for a clean run without an undecided verdict; a clean run may have some, on speed or drafting. It is bad wherever the
+    session exits with a failure: for a red run, and for a capture that was ended by an error.
     """
     if run.red or (run.status is not None and run.status.error):
         return "❌"
-    is_unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
-    return "✅" if run.run_class is RunClass.CLEAN and not is_unsettled else "⚠️"
+    has_undecided = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
+    return "✅" if run.run_class is RunClass.CLEAN and not has_undecided else "⚠️"
 
 
 def _narrow_tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:

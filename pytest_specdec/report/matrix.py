@@ -182,8 +182,9 @@ def _is_complete(run: Run | None) -> bool:
 def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO_RUN) -> GroupResult:
     """Return what the run of a group came to.
 
-    ``directory`` is its name and ``part`` says which cells it is to have. Without a ``run`` these are missing for the ``reason``. To be
-    small, the result leaves out the evidence of its failures, and of its comparison with an earlier run the tables and sections.
+    ``directory`` is its name and ``part`` says which cells it is to have. ``run`` is None for a group without results: all of its cells are
+    then missing, and ``reason`` says why. To be small, the result leaves out the evidence of its failures, and of its comparison with an
+    earlier run the tables and sections.
     """
     if run is None:
         return GroupResult(
@@ -195,12 +196,14 @@ def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO
             missing=dict.fromkeys(part.cells, reason),
         )
     pairs, causes, families = frozenset(run.pairs), run.causes, table.families(run)
+    needs_reason = not causes and run.run_class is not RunClass.CLEAN  # findings are the reason themselves
+    has_error = run.status is not None and bool(run.status.error)  # it ended the capture, by which the session fails too
     return GroupResult(
         directory=directory,
         group=part.group,
         run_class=run.run_class,
-        red=run.red or bool(run.status and run.status.error),
-        reason="" if causes or run.run_class is RunClass.CLEAN else _describe_open(run),
+        red=run.red or has_error,
+        reason=_why_not_clean(run) if needs_reason else "",
         cells=tuple(_cell_result(run, families, name, causes.get(name, ())) for name in part.cells if name in pairs),
         missing={name: _NO_JUDGEMENT for name in part.cells if name not in pairs},
         families=tuple(family.value for family in families),
@@ -209,7 +212,7 @@ def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO
     )
 
 
-def _describe_open(run: Run) -> str:
+def _why_not_clean(run: Run) -> str:
     """Return the first reason for a run that is neither clean nor has findings.
 
     It is what ended the capture, or a judgement without a decision or verdict. If there is none and the run is compared with an earlier
@@ -259,16 +262,17 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
     """Return the report of a run of a matrix.
 
     ``groups`` are the results of its groups, taken one after another to save memory, and ``directory`` is the run's as a person would type
-    it. The cells named by ``expected`` are to have results, by default those that ``stored`` was to capture; others are left out.
+    it. The report is on the cells named by ``expected``, by default on those in a group of ``stored``. Other cells of the groups are left
+    out. An expected cell is missing if its group has no results of it, or if no group has it.
     """
     group_order = {group.name: index for index, group in enumerate(stored.matrix.groups)}
-    captured = frozenset(stored.captured)
-    wanted = frozenset(expected) or captured
-    selected = (_select_cells(group, wanted) for group in groups if wanted.intersection(_list_cells(group)))
+    in_a_group = frozenset(stored.captured)
+    reported = frozenset(expected) or in_a_group
+    selected = (_select_cells(group, reported) for group in groups if reported.intersection(_list_cells(group)))
     results = tuple(sorted(selected, key=lambda result: group_order[result.group]))
-    cells = tuple(cell for cell in stored.matrix.cells if cell.name in wanted)
+    cells = tuple(cell for cell in stored.matrix.cells if cell.name in reported)
     missing = {cell: why for result in results for cell, why in result.missing.items()}
-    missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in captured}
+    missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in in_a_group}
     judged_families = {family for result in results for family in result.families}
     findings = _join_findings(results, cells)
     return MatrixReport(
@@ -281,7 +285,7 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
         missing={cell.name: missing[cell.name] for cell in cells if cell.name in missing},
         findings=findings,
         families=(*(name for name in FAMILIES if name in judged_families), *sorted(judged_families - FAMILIES.keys())),
-        joint_pattern=_find_joint_pattern(findings, results, cells),
+        joint_pattern=_find_joint_pattern(findings, results, cells),  # the axis values behind all findings together
     )
 
 

@@ -143,15 +143,16 @@ def _find_separations(red: frozenset[str], by_choice: Mapping[Choice, frozenset[
 def _separations_by_value(red: frozenset[str], by_choice: Mapping[Choice, frozenset[str]], judged: int) -> Iterator[Separation]:
     """Yield the values whose cells are exactly the red ones, or exactly the clean ones.
 
-    If an axis has two values, both separate the cells: only the one of the red cells is yielded, with the other one named. ``judged`` is
-    the number of red and clean cells.
+    If an axis has two values, both separate the cells: only the one of the red cells is yielded, with the other one named. ``by_choice``
+    has the red and clean cells with each value and no others; ``judged`` is the number of all of them.
     """
     for choice, names in by_choice.items():
         other_values = [other.value for other in by_choice if other.axis == choice.axis and other != choice]
         other_value = other_values[0] if len(other_values) == 1 else ""
+        are_the_clean_ones = not names & red and len(names) + len(red) == judged  # no red cell, and every other cell
         if names == red:
             yield Separation(choices=(choice,), cells=len(names), others=judged - len(names), other_value=other_value)
-        elif not other_value and not names & red and len(names) + len(red) == judged:
+        elif are_the_clean_ones and not other_value:
             yield Separation(choices=(choice,), cells=len(names), others=len(red), is_inverted=True)
 
 
@@ -182,15 +183,18 @@ def _describe_place(pattern: AxisPattern) -> str:
 
 
 def _describe_separation(separation: Separation) -> str:
-    """Return one separation as a clause: the cells with its values (the clean ones if inverted), then the others."""
+    """Return one separation as a clause: the cells with its values (the clean ones if inverted), then the others.
+
+    The others are called by their value where they all have the same one, since the axis has two values.
+    """
     text, others = " and ".join(map(str, separation.choices)), separation.others
     if separation.is_inverted:
-        rest = f"in all the other {others} cells" if others > 1 else "in the one other cell"
-        return f"red {_no_cell(separation.cells)} with {text}, {rest}"
+        red_others = f"in all the other {others} cells" if others > 1 else "in the one other cell"
+        return f"red {_no_cell(separation.cells)} with {text}, {red_others}"
     place = f"red {_all_cells(separation.cells)} with {text}"
     if separation.other_value:
-        other = Choice(axis=separation.choices[0].axis, value=separation.other_value)
-        return f"{place}, {f'in none of the {others}' if others > 1 else 'not in the one cell'} with {other}"
+        other_choice = Choice(axis=separation.choices[0].axis, value=separation.other_value)
+        return f"{place}, {f'in none of the {others}' if others > 1 else 'not in the one cell'} with {other_choice}"
     return f"{place}, {f'in none of the other {others} cells' if others > 1 else 'not in the one other cell'}"
 
 

@@ -35,14 +35,16 @@ _ROWS = 25
 def render(report: MatrixReport) -> str:
     """Return the report, cut to the size of a comment by whole sections.
 
-    Findings come first, then what is open or missing, then the cells and the groups.
+    Findings come first, then a line for each reason of groups that are not clean, or of missing cells. The missing cells one by one, all
+    cells by family, and the groups follow.
     """
-    missing = _fold_list("Missing cells", (f"{cell}: {reason}" for cell, reason in report.missing.items()))
+    missing_one_by_one = _fold_list("Missing cells", (f"{cell}: {reason}" for cell, reason in report.missing.items()))
+    own_paragraph = "\n"  # an empty line before the last line of a list that is cut
     sections = [
         *(_finding(report, finding) for finding in report.findings),
-        *_shorten_list(map(_render_bold, open_groups(report)), "\n"),
-        *_shorten_list(map(_render_bold, missing_cells(report)), "\n"),
-        *missing,
+        *_shorten_list(map(_render_bold, open_groups(report)), own_paragraph),
+        *_shorten_list(map(_render_bold, missing_cells(report)), own_paragraph),
+        *missing_one_by_one,
         *_tables(report),
         *_groups(report),
     ]

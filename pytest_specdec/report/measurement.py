@@ -170,7 +170,11 @@ _ZEROS = frozenset({NOISE, EVIDENCE, WRONG})
 
 
 def _measure_speed(verdict: Verdict, stored: StoredFigures) -> Iterator[tuple[Quantity, Measurement]]:
-    """Yield the speedup, decode speeds and acceptance of one verdict; nothing for another promise."""
+    """Yield the speedup, decode speeds and acceptance of one verdict; nothing for another promise.
+
+    A decode speed is in response tokens per second. ``stored`` has limits for verdicts on the accepted length only: the acceptance beside a
+    speedup has none. Times that are not the servers' alone have a reason, ``unfit``, against comparing them.
+    """
     promise, workload = verdict.promise, verdict.workload
     if isinstance(promise, AcceptedLength):
         low, high = stored.acceptance_length_low, stored.acceptance_length_high

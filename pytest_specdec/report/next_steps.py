@@ -36,11 +36,13 @@ def list_next_steps(run: Run) -> Iterator[NextStep]:
     """Yield the next steps after a run, the most useful first.
 
     An incomplete capture has one, to resume it. There is none if everything was captured and nothing is suspicious or red, that is, failed.
+    A suspicious verdict has high evidence, short of an alarm.
     """
     if run.status is None or run.status.state is not State.COMPLETE:
         what = f"resume the incomplete capture (server logs: {run.directory}/servers)"
         yield NextStep(what=what, command=run.commands.resume)
         return
+    # The test of sampled tokens may go on without more false alarms. A group of a matrix has no command to continue it.
     if run.commands.continued and any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
         yield NextStep(what="capture more tokens, under the same false-alarm share", command=run.commands.continued)
     if run.run_class is RunClass.FINDING:

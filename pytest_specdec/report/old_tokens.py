@@ -68,7 +68,8 @@ def _bet_lines(tokens: OldTokens | NewTokens) -> Iterator[str]:
 def _describe_bet(bet: SampledBet) -> str:
     """Return one workload's evidence against an unchanged distribution, in words.
 
-    An alarm is shown with the kind of difference that gained most, by name, and what it gained per token.
+    It is the highest that its bets reached, as a power of ten. Each bet is on one kind of difference, such as another temperature. An alarm
+    is shown with the kind whose bet gained most, by name, and that gain in nats, the logarithm of its winnings, per token.
     """
     evidence = f"evidence 10^{bet.log10_evidence:.1f}, {bet.workload}, {bet.tokens:,} tokens"
     if not bet.is_alarm:

@@ -136,16 +136,16 @@ _COSTLY = {Family.SAMPLING, Family.SPEED}
 def _describe_requests(plan: Plan) -> str:
     """Return the number of requests sent to each arm, in words.
 
-    A family is a group of tests, such as greedy. Sampling and speed need the most requests, so that the number of those that any other
-    family judges is added in brackets. Families that judge all answers of a variant (``whole_run``) do not count there, since they judge
-    those for sampling and speed too.
+    A family is a group of tests, such as greedy. Sampling and speed need the most requests. The number of requests that another family
+    needs is added in brackets. Families that judge all answers of a variant, whatever they were sent for (``whole_run``), need none.
     """
-    families: dict[str, set[Family]] = {}
+    judged_by: dict[str, set[Family]] = {}  # by workload
     for judgement in plan.judgements:
-        families.setdefault(judgement.workload, set()).add(judgement.family)
-    counts = {w.name: len(w.requests) * w.passes for w in plan.workloads if w.name in families}
-    cheap_families = {name for name, row in plan.rows.items() if not row.whole_run} - _COSTLY
-    cheap_count = sum(count for name, count in counts.items() if families[name] & cheap_families)
+        judged_by.setdefault(judgement.workload, set()).add(judgement.family)
+    counts = {w.name: len(w.requests) * w.passes for w in plan.workloads if w.name in judged_by}
+    families_with_requests = {name for name, row in plan.rows.items() if not row.whole_run}
+    cheap_families = families_with_requests - _COSTLY
+    cheap_count = sum(count for name, count in counts.items() if judged_by[name] & cheap_families)
     total = sum(counts.values())
     return plural(total, "request") + (f" ({cheap_count:,} of them not for sampling or speed)" if cheap_count < total else "")
 
@@ -192,18 +192,21 @@ def _long_prompt_lines(plan: Plan) -> tuple[str, ...]:
 def _describe_long_prompts(workload: Workload) -> str:
     """Return what an arm reads of a workload's long prompts, and what of it is scored.
 
-    Their cost is unknown if no prompt has a known length: they are then parts of a context limit that the config does not state. Answers
-    are not scored if prompt and answer together have more than the workload's ``scored_to`` tokens.
+    The prompts fill parts of the servers' context limit, such as a half. Their length and cost are unknown if no argument of the config
+    states that limit. The workload's ``scored_to`` is the most tokens of a prompt with its answer that is scored: a server replies with the
+    scores of the prompt too, which are too many after a longer one.
     """
     tokens = [prompt_length(request) for request in workload.requests]
     if not any(map(long_prompt, workload.requests)):
         return f"{workload.name}: prompts of parts of the context limit, which no argument states: their cost is not in the estimate"
-    longest = workload.scored_to or 0
+    most_scored = workload.scored_to or 0  # every workload of long prompts states it
     beyond = sum(
-        request_tokens + (request.token_limit or 0) > longest for request, request_tokens in zip(workload.requests, tokens, strict=True)
+        request_tokens + (request.token_limit or 0) > most_scored for request, request_tokens in zip(workload.requests, tokens, strict=True)
     )
     unscored = (
-        f"; {plural(beyond, 'answer')} after more than {longest:,} not scored: the scores of a whole prompt come with it" if beyond else ""
+        f"; {plural(beyond, 'answer')} after more than {most_scored:,} not scored: the scores of a whole prompt come with it"
+        if beyond
+        else ""
     )
     return (
         f"{workload.name}: prompts of up to {max(tokens):,} tokens, {sum(tokens):,} to read by each arm "

@@ -144,8 +144,7 @@ def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV, *, is_a
 def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
     """Return the texts of the repro's files, by file name.
 
-    ``form`` is the template of the engine's issue tracker, with the fields ``environment``, ``description`` and ``reproduction``. The
-    request alone, for curl, has the fields of the speculative server.
+    ``form`` is the template of the engine's issue tracker, with the fields ``environment``, ``description`` and ``reproduction``.
     """
     request = repro.request
     script = script_of(repro, characters=_shared_characters(repro) + 1)  # up to the first that differs
@@ -156,6 +155,7 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
         "README.md": _readme(repro),
         "repro.py": script,
         "requests.json": requests_of(repro),
+        # What the config lays over all bodies, then over those to the speculative server, replaces fields, but not the choice of weights.
         "request.json": _json({"model": "MODEL", **request.body, **repro.body, **repro.speculative.body, **request.weights}),
         "curl.sh": _curl(request, repro.speculative.headers),
         "observed.json": _json({arm: _describe_answer(record) for arm, record in _arms(repro).items()}),
@@ -166,19 +166,20 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
 def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES) -> str:
     """Return the repro's Python script, for showing the fault.
 
-    ``characters`` is the length of the compared beginnings of texts. Where requests of the last group go together, all groups are sent up
-    to ``tries`` times, until the fault shows, since it depends on their order of arrival; else once.
+    Texts are compared in their first ``characters`` characters. Groups of requests are sent one after another, those of a group together.
+    If several of the last group are in flight at once, the fault depends on their order of arrival: all groups are then sent up to
+    ``tries`` times, until it shows; else once.
     """
     last = repro.groups[-1]
-    most = min(len(last), repro.concurrency)
+    in_flight = min(len(last), repro.concurrency)
     sending = Sending(
         index=last.index(repro.request),
-        most=most,
+        most=in_flight,
         streamed=repro.streamed,
         deadline_s=repro.deadline_s,
-        tries=tries if most > 1 else 1,
+        tries=tries if in_flight > 1 else 1,
         others=_comparable_others(repro),
-        arms=_request_settings(repro),
+        arms=_request_settings(repro),  # what only one of the two servers is sent
         has_responses=any(request.route is Route.RESPONSES for group in repro.groups for request in group),
     )
     return repro_script.script(repro.example, sending, characters=characters, is_json=_is_json(repro))
@@ -187,15 +188,15 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
 def _comparable_others(repro: Repro) -> tuple[int, ...]:
     """Return the indices, in the last group, of other requests to compare too.
 
-    On another try the fault may strike one of them. They have to take the most probable token of the unprocessed distribution, as sent to
-    either arm. Reported log-probabilities then tell near-ties from faults; penalties and grammars change what is likely, and rule a
-    request out. Empty for a symptom that no text shows.
+    On another try the fault may strike one of them. Each has to take the likeliest token by the reported log-probabilities, which tell
+    near-ties from faults: penalties and grammars rule a request out. Empty for a symptom that no text shows.
     """
     if repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
         return ()
-    arms_fields = [{**repro.body, **record.body} for record in _arms(repro).values()]
     others = [(index, request) for index, request in enumerate(repro.groups[-1]) if request.id != repro.request.id]
-    return tuple(i for i, other in others if all(replace(other, body={**other.body, **fields}).takes_likeliest for fields in arms_fields))
+    overlays = [{**repro.body, **record.body} for record in _arms(repro).values()]  # fields that the config sets in requests to each server
+    as_sent = ((index, [replace(other, body={**other.body, **overlay}) for overlay in overlays]) for index, other in others)
+    return tuple(index for index, to_each_server in as_sent if all(request.takes_likeliest for request in to_each_server))
 
 
 def _request_settings(repro: Repro) -> repro_script.Arms:
@@ -298,11 +299,11 @@ def _drafter(repro: Repro) -> str:
 def _describe_sending(repro: Repro) -> str:
     """Return sentences on the sending of the script and of the run.
 
-    They say with how many requests the wrong one is sent, and how many other texts are compared.
+    They say with how many requests of its group the wrong one is sent, after how many groups, and how many other texts are compared.
     """
-    before, beside = len(repro.groups) - 1, len(repro.groups[-1]) - 1
+    earlier_groups, beside = len(repro.groups) - 1, len(repro.groups[-1]) - 1
     together = f"with {beside} other{'s' * (beside > 1)}, up to {repro.concurrency} in flight" if beside else "alone"
-    after = f", after {before} other{'s' * (before > 1)}, one at a time" if before else ""
+    after = f", after {earlier_groups} other{'s' * (earlier_groups > 1)}, one at a time" if earlier_groups else ""
     run = f"; in the run up to {repro.concurrency} requests were in flight" if not beside and repro.concurrency > 1 else ""
     others = len(_comparable_others(repro))
     compared = f" It compares the text{'s' * (others > 1)} of {others} of the others too." if others else ""

@@ -155,7 +155,7 @@ def join_events(events):
     return {**joined, "stream": {"events": kinds, "numbers rise": rises, "last event says the same": agrees}}
 """
 
-_OWN = """\
+_ARM_SETTINGS = """\
 # What the config of the run adds to each arm's requests; ${VAR} is read from the environment.
 ARMS = OWN_SETTINGS
 
@@ -167,8 +167,8 @@ def fill(value):
         return {name: fill(item) for name, item in value.items()}
     return [fill(item) for item in value] if isinstance(value, list) else value
 """
-_OWN_HEADERS = '\n    client = client.with_options(default_headers=fill(ARMS[arm])["headers"])'
-_OWN_FIELDS = """\
+_SET_ARM_HEADERS = '\n    client = client.with_options(default_headers=fill(ARMS[arm])["headers"])'
+_ADD_ARM_FIELDS = """\
 body = {**body, **fill(ARMS[arm]["body"])}
         """
 _ASK_LOGPROBS = """\
@@ -335,37 +335,45 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
         Symptom.UNREPEATED: _UNREPEATED,
         Symptom.UNANSWERED: _UNANSWERED,
     }[example.symptom]
-    names = "OpenAI, OpenAIError, Stream" if sending.streamed else "OpenAI, OpenAIError"
-    needed = packages(example, is_json=is_json)
-    settings = (_OWN,) if sending.arms else ()  # headers and body fields of one arm's requests alone
+    settings = (_ARM_SETTINGS,) if sending.arms else ()  # headers and body fields of one arm's requests alone
     parts = (_BEGINNING, *settings, *_readers(sending), compare_answers, _ALL if sending.others else _ONE, _END)
     text = "\n\n".join(parts)
-    limit = STATED if example.limit_nats is None else example.limit_nats  # else the least tolerance of the judges
+    # One after another: a value may hold placeholders that are replaced after it.
     for placeholder, value in (
-        # Near-ties of other requests are told from faults by the baseline's log-probabilities, which are then requested.
-        ("SEND\n", f"{_OWN_FIELDS if sending.arms else ''}{_ASK_LOGPROBS if sending.others else ''}{_send(sending)}\n"),
-        ("OWN_HEADERS", _OWN_HEADERS if sending.arms else ""),
-        ("import os\n", "import os\nimport re\n" if sending.arms else "import os\n"),
+        ("SEND\n", f"{_send(sending)}\n"),
+        ("OWN_HEADERS", _SET_ARM_HEADERS if sending.arms else ""),
+        ("import os\n", "import os\nimport re\n" if sending.arms else "import os\n"),  # the code of the settings needs re
         ("OTHER_REQUESTS", ", ".join(map(str, sending.others))),
-        ("PACKAGES", needed),
-        ("IMPORTS", "".join(f"import {package}\n" for package in needed.split()[1:]) + f"from openai import {names}"),
+        ("PACKAGES", packages(example, is_json=is_json)),
+        ("IMPORTS", _imports(example, sending, is_json=is_json)),
         ("INDEX", str(sending.index)),
         ("MOST", str(sending.most)),
         ("DEADLINE", f"{sending.deadline_s:g}"),
         ("CHARACTERS", str(characters)),
-        ("LIMIT", f"{limit:g}"),
+        ("LIMIT", f"{STATED if example.limit_nats is None else example.limit_nats:g}"),  # STATED: the least tolerance of the judges
         ("TRIES", str(sending.tries)),
-        ("OWN_SETTINGS", ascii(sending.arms)),  # the last: its values may hold a placeholder
+        ("OWN_SETTINGS", ascii(sending.arms)),  # the last: texts of a config may hold any of the placeholders
     ):
         text = text.replace(placeholder, value)
     return text
 
 
+def _imports(example: Example, sending: Sending, *, is_json: bool) -> str:
+    """Return the import lines of the packages that the script needs."""
+    names = "OpenAI, OpenAIError, Stream" if sending.streamed else "OpenAI, OpenAIError"
+    _, *others = packages(example, is_json=is_json).split()
+    return "".join(f"import {package}\n" for package in others) + f"from openai import {names}"
+
+
 def _send(sending: Sending) -> str:
-    """Return the lines that send one request and return its answer."""
+    """Return the lines that complete one request's body, send it and return its answer.
+
+    Of other requests whose texts are compared, the baseline's log-probabilities are requested: they tell near-ties from faults.
+    """
+    complete_body = (_ADD_ARM_FIELDS if sending.arms else "") + (_ASK_LOGPROBS if sending.others else "")
     if sending.has_responses:
-        return _STREAMED_RESPONSE if sending.streamed else _WHOLE_RESPONSE
-    return _STREAMED if sending.streamed else _WHOLE
+        return complete_body + (_STREAMED_RESPONSE if sending.streamed else _WHOLE_RESPONSE)
+    return complete_body + (_STREAMED if sending.streamed else _WHOLE)
 
 
 def _readers(sending: Sending) -> tuple[str, ...]:

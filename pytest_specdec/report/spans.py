@@ -85,15 +85,16 @@ def _boot_spans(run: Run, progress: Iterable[Progress]) -> Iterator[Span]:
     """Yield a span for each boot, with its workloads inside.
 
     ``progress`` are the lines that the capture wrote as it went on; the first and the last line of a step give its period. Lines of no step
-    are left out. Boots are told apart by the start of the capture too, since a resumed run begins again with the first boot. A boot's
-    readiness is the time from its start to its first answer.
+    are left out. A boot's readiness is the time from its start to its first answer.
     """
+    # A resumed run begins again with the first boot: boots of one number are told apart by the start of their capture.
     boots: dict[tuple[float, int], _BootSteps] = {}
     for line in progress:
         if line.doing in STEPS:
             steps = boots.setdefault((line.began_at_s, line.boot), _BootSteps()).steps
             step = steps.setdefault((line.doing, line.arm, line.workload), _Step(first=line, last=line))
             step.last = line
+    # By number alone: of a boot that a resumed run has repeated, the run stores the last times.
     readiness_s = {boot_time.boot: boot_time.readiness_s for boot_time in run.status.served} if run.status else {}
     for (_, index), boot in boots.items():
         periods = [_period(step) for step in boot.steps.values()]

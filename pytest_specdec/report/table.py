@@ -100,8 +100,9 @@ def _fill_rows(
 def _speed_cell(run: Run, title: str, speedup_title: str, judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return one variant's cell in a row of the speed family.
 
-    ``judgements`` are all of the variant's on speed, ``title`` is the row's, and ``speedup_title`` that of the row of speedups. If the
-    variant has wrong tokens, the text is :data:`NOT_COUNTED`, unless the cell shows a failure.
+    ``judgements`` are all of the variant's on speed, of which the row called ``title`` shows its own. ``speedup_title`` is the title of the
+    row of speedups: unlike those of the other rows it is no constant, but the family's promise. If the variant has wrong tokens, the text
+    is :data:`NOT_COUNTED`, unless the cell shows a failure.
     """
     results = tuple(judgement for judgement in judgements if _speed_row_title(judgement, speedup_title) == title)
     row_cell = cell(results)
@@ -132,12 +133,13 @@ def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellTex
     if not by_wealth:
         return CellText(text="-")
     highest, judgement = max(by_wealth, key=lambda entry: entry[0])
-    wealth = f"{10.0**highest:,.1f}" if highest < _LONG else f"10^{highest:.0f}"
+    wealth = f"{10.0**highest:,.1f}" if highest < _AS_POWER_FROM else f"10^{highest:.0f}"
     alarm = alarms.get((judgement.pair, judgement.workload))
-    return CellText(text=f"     {wealth}" + (f" (alarm at {alarm:,.0f})" if alarm else ""))
+    indent = " " * 5  # below the words of the cell above, which follow its status and a space
+    return CellText(text=f"{indent}{wealth}" + (f" (alarm at {alarm:,.0f})" if alarm else ""))
 
 
-_LONG = 6.0
+_AS_POWER_FROM = 6.0
 """Power of ten from which on evidence is written as a power."""
 
 
@@ -275,7 +277,7 @@ def capability_rows(run: Run) -> tuple[tuple[CellText, ...], ...]:
     return (header, *(_capability_row(run, feature, arms) for feature in features))
 
 
-_SCORING = frozenset({"prompt_logprobs", "continuations"})
+_SCORING_FEATURES = frozenset({"prompt_logprobs", "continuations"})
 """Features whose probe compares the values that come: where they are not the server's own, it cannot score."""
 
 
@@ -287,9 +289,10 @@ def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[CellText, 
 def _support_words(feature: str, support: FeatureSupport | None) -> str:
     """Return an arm's support of a feature in words; ``-`` if it was not probed.
 
-    The probes of scoring also find values that are not the server's own: ignored then means absent or wrong.
+    A server supports a feature for scoring only if the log-probabilities that it sends for given tokens are right. IGNORED is then also the
+    result for one that sends wrong ones.
     """
-    if support is FeatureSupport.IGNORED and feature in _SCORING:
+    if support is FeatureSupport.IGNORED and feature in _SCORING_FEATURES:
         return "absent or wrong"
     return support.value if support else "-"
 

@@ -186,14 +186,15 @@ def _count_line(run: Run) -> Line:
 def _detectable_lines(run: Run) -> Iterator[Line]:
     """Yield lines on the faults ruled out by passing judgements.
 
-    With ``-v`` there is a line for each of these judgements. Otherwise only those of most tokens count, by variant and family of tests, and
-    variants with the same text share a line. A last line says where the others are, if any.
+    With ``-v`` there is a line for each of these judgements. Otherwise, of the judgements of one variant in one family of tests, the one of
+    most tokens stands for all, and variants with the same text share a line. Then a last line says where all judgements are listed.
     """
-    rows = answer.detectable(run) if run.verbose else answer.detectable_in_short(run)
+    all_rows = answer.detectable(run)
+    rows = all_rows if run.verbose else answer.detectable_in_short(run)
     if rows:
         yield plain_line("Would have been caught:")
         yield from (plain_line(f"  {pairs}: {text}") for pairs, text in rows)
-    if len(rows) < len(answer.detectable(run)):
+    if len(rows) < len(all_rows):
         yield plain_line("  … by workload: -v, or report.md")
 
 

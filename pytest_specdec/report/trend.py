@@ -274,14 +274,14 @@ def day(date: datetime) -> str:
 def read(text: str, where: str) -> DatedRun:
     """Return the figures and date of the run in ``text``, a run.json.
 
-    Most of a run is not needed, and dropped before decoding to save memory. What has a wrong form stays, for the decoder to refuse. Raises
-    RunError, with ``where`` as the place, for a document that cannot be read or has no date.
+    Most of a run is dropped before decoding, to save memory; the few figures that a trend needs of its verdicts are read apart. A part of
+    wrong form stays, for the decoder to refuse. Raises RunError at ``where``, for a document that cannot be read or has no date.
     """
     data = run_document.load(text, where)
     listed, plan = data.get("judgements"), data.get("plan")
     judgements = listed if isinstance(listed, list) else []
     reduced = {
-        "judgements": list(map(_reduce, judgements)) if isinstance(listed, list) else listed,
+        "judgements": list(map(_drop_long_parts, judgements)) if isinstance(listed, list) else listed,
         "plan": {**plan, "judgements": []} if isinstance(plan, Mapping) else plan,
     }
     run = run_document.decode({**data, **reduced, "capabilities": {}, "notes": []}, where)
@@ -302,7 +302,7 @@ def _date(run: Run, where: str) -> datetime:
 
 def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:
     """Return all that a trend takes from ``run``; ``stored`` are further figures of its judgements, in order."""
-    variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}
+    variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}  # the empty name is that of the whole run
     for variant in run.pairs:
         judged = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
         alone = replace(run, judgements=tuple(judgement for judgement, _ in judged), upgrade=None)
@@ -315,12 +315,12 @@ def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -
         environment=run.environment,
         workloads=run.plan.workloads,
         variants=variants,
-        # A replay has another date and folder, but the capture's time and its servers' times, in which no two captures agree to the ms.
+        # Tells captures apart, not replays of one: these have its seconds and its boots' (``served``). No two captures agree to the ms.
         identity=(status.wall_s, status.served) if status and status.served else (date, run.directory),
     )
 
 
-def _reduce(judgement: JSON) -> JSON:
+def _drop_long_parts(judgement: JSON) -> JSON:
     """Return a stored judgement without its long parts; one of another form as it is."""
     verdict = judgement.get("verdict") if isinstance(judgement, Mapping) else None
     if not isinstance(judgement, Mapping) or not isinstance(verdict, Mapping):
@@ -399,7 +399,7 @@ def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
 def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stands_for_measure: bool) -> Series:
     """Return the series of one quantity over ``runs``, with its steps.
 
-    Unfit values are not tested for steps. ``stands_for_measure`` is True for the one workload of a measure with its chart always shown.
+    Unfit values are not tested for steps. The page may fold a chart, but not the one of a measure's charts that ``stands_for_measure``.
     """
     measured = ((dated, dated.variants[variant].measured.get(quantity)) for dated in runs)
     points = tuple(SeriesPoint(dated=dated, measurement=one) for dated, one in measured if one is not None)
@@ -419,10 +419,10 @@ def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stand
 
 def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], changes: Sequence[ChangePoint]) -> Iterator[Step]:
     """Yield a step for each change point: both stretches' levels, and the cause."""
-    edges = [0, *(change.index for change in changes), len(points)]  # a change's place here is its number plus 1
+    edges = [0, *(change.index for change in changes), len(points)]
     values = [point.measurement.value for point in points]
-    for number, change in enumerate(changes):
-        level_change = compare_levels(quantity.measure, values[edges[number] : change.index], values[change.index : edges[number + 2]])
+    for start, change, end in zip(edges[:-2], changes, edges[2:], strict=True):  # a stretch ends at the change, and the next begins there
+        level_change = compare_levels(quantity.measure, values[start : change.index], values[change.index : end])
         yield Step(
             index=change.index,
             date=points[change.index].dated.date,

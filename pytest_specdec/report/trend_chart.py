@@ -145,8 +145,9 @@ def _time_axis(first: datetime, last: datetime) -> _Axis:
 def _scale(series: Series) -> _Axis:
     """Return the axis of values, wide enough for all but outliers.
 
-    It covers the usual values of each stretch between steps. It goes as far beyond them as the median interval goes beyond its value, with
-    a margin of 6 %, or of some width if all are equal. Values that are not compared count only if there are no others.
+    It covers the usual values of each stretch between steps, and below and above them half an interval: the median distance from a value to
+    its lower or upper limit. A margin of 6 % is added, or one of some width if all are equal. Values that are not compared (unfit) count
+    only if there are no others; the series has a value of either kind.
     """
     stretches = [[point.measurement for point in series.points[start:end]] for start, end, _ in series.levels]
     if not stretches:

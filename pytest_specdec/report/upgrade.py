@@ -99,16 +99,18 @@ class UpgradeHeadline(StrEnum):
     def word(self, answers: Answers) -> UpgradeWord:
         """Return the result of an upgrade with this headline.
 
-        ``answers`` is the state of the baseline's answers. A safe upgrade is fine, and so is one with tolerated changes of the answers, if
-        speculation follows. The result is unknown if that is not decided, or if the headline itself cannot say. Any other change, finding
-        or loss makes it worse.
+        ``answers`` is the state of the baseline's answers. A safe upgrade is fine. So is one that changes them as is tolerated, if
+        speculation has no new fault; the result is unknown if that is not decided. Any other change, finding or loss makes it worse.
         """
-        is_tolerated = answers is Answers.TOLERATED
-        if self is UpgradeHeadline.SAFE or (self is UpgradeHeadline.CHANGED and is_tolerated):
+        if self is UpgradeHeadline.SAFE:
             return UpgradeWord.FINE
-        if self in {UpgradeHeadline.CANNOT_SAY, UpgradeHeadline.NO_NEW_FINDING}:
+        if self in {UpgradeHeadline.CANNOT_SAY, UpgradeHeadline.NO_NEW_FINDING}:  # the latter: the baselines were not compared
             return UpgradeWord.UNKNOWN
-        return UpgradeWord.UNKNOWN if self is UpgradeHeadline.CHANGED_OPEN and is_tolerated else UpgradeWord.WORSE
+        if answers is Answers.TOLERATED and self is UpgradeHeadline.CHANGED:
+            return UpgradeWord.FINE
+        if answers is Answers.TOLERATED and self is UpgradeHeadline.CHANGED_OPEN:
+            return UpgradeWord.UNKNOWN
+        return UpgradeWord.WORSE
 
 
 _HEADLINES = {
@@ -135,12 +137,14 @@ _HEADLINES = {
 def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace, is_noisier: bool) -> UpgradeHeadline:
     """Return the headline of an upgrade, for any combination of facts.
 
-    ``answers``, ``speculation`` and ``pace`` are what became of the baseline's answers, of speculation and of speed. A finding of the new
-    run, or answers that changed by more than is tolerated, come first. Then come losses: a feature no longer offered (``offers_less``), a
-    slowdown, a missed gate on noise (``is_noisier``). Else an upgrade with a speed in doubt is not called safe or tolerated.
+    ``answers``, ``speculation`` and ``pace`` are what became of the baseline's answers, of speculation and of speed. A fault of the new
+    run, at tests that the old run passed (BROKE) or did not judge (UNLOOKED), comes first, and so do answers that changed by more than is
+    tolerated. Then come losses: a feature no longer offered (``offers_less``), a slowdown, a missed gate on noise (``is_noisier``). Else an
+    upgrade with a speed in doubt is not called safe or tolerated.
     """
     headline = _HEADLINES[speculation, answers]  # as if there were no loss and no doubt
-    if speculation in {Speculation.BROKE, Speculation.UNLOOKED} or answers is Answers.CHANGED:
+    has_fault = speculation in {Speculation.BROKE, Speculation.UNLOOKED}
+    if has_fault or answers is Answers.CHANGED:
         return headline
     if offers_less:
         return UpgradeHeadline.OFFERS_LESS

@@ -38,8 +38,9 @@ class Review:
 def list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
     """Return the names of all changes for a config to accept.
 
-    They are the kinds of change of the baseline, also those only possible, since a broad shift may explain them, the slower
-    parts and the lost features.
+    They are the kinds of change of the baseline's answers, the slower parts and the lost features. Where the distributions shifted broadly,
+    as by quantised weights, that may explain further kinds or hide them. These possible kinds have to be accepted too: until then the
+    baseline's answers count as unknown.
     """
     kinds = [name(kind) for kind in (*baseline.kinds, *baseline.possible_kinds)] if baseline else []
     slow = [name_slow(slow.part) for slow in speed.slower] if speed else []

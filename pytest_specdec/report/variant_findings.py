@@ -181,29 +181,30 @@ class _OldRun:
 def compare_findings(old: Run, new: Run) -> ComparedFindings:
     """Return the findings of two runs, by what became of them.
 
-    Findings of one variant with one name are the same finding. One of the new run is comparable if the old run judged one of its telling
-    places, and found if it passed one; else the old run failed there by another name (renamed). One of both runs has spread to places that
-    the old run passed. One of the old run only is open if the new run judged none of its telling places, else gone if it failed none of its
-    places. Failures that the old run waived count as its findings, but can be neither gone nor open.
+    Findings of one variant with one name are the same finding. Failures that the old run waived count as its findings, but can be neither
+    gone nor open. Those that the new run waives are waived, unless the new run has the finding at another test.
     """
     before = _OldRun(findings=list_findings(old, waived=True), judged=list_judged(old))
     new_findings, new_or_waived, judged_now = list_findings(new), list_findings(new, waived=True), list_judged(new)
+    # Of both runs: spread to places that the old run passed, or kept.
+    passed_before_by_finding = {finding: before.list_passed(finding) for finding in new_findings if finding in before.findings}
+    # Of the new run only: unjudged, or else found where the old run passed, or else renamed, since the old run failed there too.
     only_new = [finding for finding in new_findings if finding not in before.findings]
-    comparable = [finding for finding in only_new if is_judged(finding, before.judged)]
-    renamed = [finding for finding in comparable if not before.list_passed(finding)]
-    # A missed gate is named by its figures: where the old run missed one too, the other name is no other cause.
-    missed_again = [finding for finding in renamed if finding.is_missed_gate and before.has_missed_gates_alone(finding)]
-    places_passed_before = {finding: before.list_passed(finding) for finding in new_findings if finding in before.findings}
+    judged_before = [finding for finding in only_new if is_judged(finding, before.judged)]
+    failed_before = [finding for finding in judged_before if not before.list_passed(finding)]
+    # A missed gate is named by its figures: where the old run missed one too, the other name is no other cause, and it is kept.
+    missed_again = [finding for finding in failed_before if finding.is_missed_gate and before.has_missed_gates_alone(finding)]
+    # Of the old run only: open where the new run judged nothing, or else gone if the new run failed none of its places.
     only_old = [finding for finding in list_findings(old) if finding not in new_or_waived]
     judged_again = [finding for finding in only_old if is_judged(finding, judged_now)]
     failed_now = list_places(new_or_waived)
     return ComparedFindings(
-        found=tuple(finding for finding in comparable if finding not in renamed),
-        spread=tuple(replace(finding, places=places) for finding, places in places_passed_before.items() if places),
-        renamed=tuple(finding for finding in renamed if finding not in missed_again),
-        unjudged=tuple(replace(finding, before=_describe_before(finding, old)) for finding in only_new if finding not in comparable),
+        found=tuple(finding for finding in judged_before if finding not in failed_before),
+        spread=tuple(replace(finding, places=places) for finding, places in passed_before_by_finding.items() if places),
+        renamed=tuple(finding for finding in failed_before if finding not in missed_again),
+        unjudged=tuple(replace(finding, before=_describe_before(finding, old)) for finding in only_new if finding not in judged_before),
         gone=tuple(finding for finding in judged_again if not finding.places & failed_now),
-        kept=(*(finding for finding, places in places_passed_before.items() if not places), *missed_again),
+        kept=(*(finding for finding, places in passed_before_by_finding.items() if not places), *missed_again),
         open=tuple(finding for finding in only_old if finding not in judged_again),
         waived=tuple(finding for finding in dict.fromkeys(new_or_waived) if finding not in new_findings),
     )
@@ -216,9 +217,10 @@ def _describe_before(finding: VariantFinding, old: Run) -> str:
 
 
 def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
-    """Return the number of findings not judged by the old run, in words.
+    """Return the number of findings at tests that the old run did not judge, in words.
 
-    They are counted by the outcome of the old run at their places, such as ``suspicious``; it is empty if there were no such tests.
+    They are counted by the outcome that such tests had in the old run, one without a decision, such as ``suspicious``. Findings of which
+    the old run had no such tests have an empty outcome.
     """
     by_outcome: dict[str, list[VariantFinding]] = {}
     for finding in findings:
@@ -253,7 +255,11 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
 
 
 def _finding(variant: str, name: str, failures: Sequence[JudgementResult]) -> VariantFinding:
-    """Return the finding of one variant made of ``failures``, which have one cause."""
+    """Return the finding of one variant made of ``failures``, which have one cause.
+
+    It is a missed gate, or more acceptance, if all failures are; any other failure makes it a fault. Among missed gates one on noise is
+    enough to count it as one on noise.
+    """
     return VariantFinding(
         variant=variant,
         name=name,
@@ -282,9 +288,9 @@ def is_judged(finding: VariantFinding, judged: frozenset[Place]) -> bool:
 def describe_undecided(new: Run, before: frozenset[Place]) -> str:
     """Return the reason for too few decisions in ``new``; empty if enough.
 
-    It is the first of these: the run is incomplete, judged nothing, failed tests without a fault of the engine, has suspicious verdicts, or
-    did not judge a variant and family of ``before``, the places judged in the earlier run. Nor may a single workload of these be without a
-    verdict, or refused as a whole. It may be undecided, since depth and config may allow that.
+    It is the first of these: the run is incomplete; it judged nothing; tests failed without a fault of the engine (``new.undecided``); it
+    has suspicious verdicts; it lost a variant, family or workload of ``before``, the places judged in the earlier run. A test may pass
+    without a decision, as depth and config allow: nothing is lost by that.
     """
     if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
         return "the new run is incomplete"
@@ -301,14 +307,14 @@ def describe_undecided(new: Run, before: frozenset[Place]) -> str:
 def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
     """Yield the variants and families not judged again: ``draft-k3 greedy (chat)``.
 
-    ``before`` are the places judged in the earlier run. If the family was judged on other workloads, the lost ones are named: those without
-    a verdict, or refused as a whole. Speed is left out.
+    ``before`` are the places judged in the earlier run. If the family is judged on other workloads, the lost workloads are named. One is
+    not lost if a test of it was judged, or has any verdict but a refusal. Speed is left out.
     """
-    now = list_judged(new)
-    families_now = {(place.variant, place.family) for place in now}
+    judged_now = list_judged(new)
+    families_now = {(place.variant, place.family) for place in judged_now}
     families_before = {(place.variant, place.family) for place in before if place.family is not Family.SPEED}
     with_verdict = (_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED)
-    lost = _join_tests(before) - _join_tests((*now, *with_verdict))
+    lost = _workload_places(before) - _workload_places((*judged_now, *with_verdict))
     for variant, family in sorted(families_before):
         workloads = sorted(place.workload for place in lost if (place.variant, place.family) == (variant, family))
         if (variant, family) not in families_now:
@@ -353,6 +359,6 @@ def _place(judgement: JudgementResult) -> Place:
     return Place(variant=judgement.pair, family=judgement.family, workload=judgement.workload, test=test)
 
 
-def _join_tests(places: Iterable[Place]) -> frozenset[Place]:
-    """Return the places with the tests left out, equal ones joined."""
+def _workload_places(places: Iterable[Place]) -> frozenset[Place]:
+    """Return the workloads of ``places``: each with the test left out, once."""
     return frozenset(replace(place, test="") for place in places)

@@ -94,14 +94,17 @@ class AcceptanceChange:
     def detectable(self, alpha: float) -> float:
         """Return the smallest relative loss detected with probability :data:`POWER`.
 
-        It is L = margin + m SE / stored, SE being the one of this run. In another run of as many prompts with that loss, of standard error
-        sigma, :meth:`is_lower` is True if Z + m S1 > t S2: Z is standard normal, S1 and S2 are the two runs' SE / sigma, whose squares are
-        chi-square over n - 1 degrees of freedom, and t is Student's quantile at ``alpha`` / 2. Z, S1 and S2 are independent, and m is the
-        value at which this has the probability POWER. A loss is taken to be of equal size in every prompt, which leaves the spread over
-        prompts as it is. The result may be larger than :attr:`largest_loss`: no loss is then that sure to be detected.
+        It is L = MARGIN + m SE / stored, for a later run of as many prompts, judged by :meth:`is_lower` at ``alpha``. SE, this run's
+        standard error, and SE', the later run's, both estimate a true one, sigma. In tokens per step, the later run measures the loss
+        MARGIN stored + m SE + sigma Z with a standard normal Z. It is detected if this exceeds MARGIN stored + t SE', t being Student's
+        quantile at ``alpha`` / 2. Over sigma that is m S1 + Z > t S2, with S1 = SE / sigma and S2 = SE' / sigma: their squares are
+        chi-square over n - 1 degrees of freedom, and Z, S1 and S2 are independent. m is the least value at which the condition has the
+        probability POWER. A loss is taken to be equal in all prompts, which leaves their spread as it is. No loss is that sure to be
+        detected if the result is larger than :attr:`largest_loss`.
         """
         degrees = self.prompts - 1
-        return MARGIN + _detectable_multiple(-float(stdtrit(degrees, alpha / 2.0)), degrees) * self.standard_error / self.stored
+        student_quantile = -float(stdtrit(degrees, alpha / 2.0))
+        return MARGIN + _detectable_multiple(student_quantile, degrees) * self.standard_error / self.stored
 
     def _half_width(self, error: float) -> float:
         """Return the half-width of a one-sided limit of the relative change.

@@ -73,15 +73,15 @@ class AdaptiveBettor:
     def learn_views(self, distribution: TokenDistribution, features: Floats) -> Floats:
         """Return the view learned so far, at each token of ``distribution``.
 
-        It is [M, K+1], from ``features`` [M, K+1, F], the last one the rate of recovered tokens. Slopes change after each block of
-        tokens, so that a view depends on earlier blocks only. The change is a Newton step: the gradient of the log-likelihood of the
-        block's emitted tokens, divided by the Fisher information of all tokens so far. Tokens emitted outside the core, the outcomes
-        whose p is known up to one factor, add nothing to the gradient.
+        It is [M, K+1], from ``features`` [M, K+1, F]; the last is the rate, the estimated probability that the token, once emitted,
+        replaced a rejected draft token. p and view are conditioned on the core, the outcomes whose p is known up to one factor: a token
+        emitted outside has no likelihood. Slopes change after each block of tokens, so that a view depends on earlier blocks only. The
+        change is a Newton step: the gradient of the log-likelihood of the block's emitted tokens, divided by the Fisher information so far.
         """
         p, views = core_distribution(distribution), np.empty(distribution.p.shape)
         slopes, information = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
-        slopes[-1] = self.start  # that on the rate
-        in_core = betting.at_outcome(distribution.core.astype(np.float64), distribution)
+        slopes[-1] = self.start  # the first guess at the slope on the rate
+        in_core = betting.at_outcome(distribution.core.astype(np.float64), distribution)  # 1 if emitted there, else 0
         for first in range(0, len(p), BLOCK):
             block = slice(first, first + BLOCK)
             views[block] = m = _normalise(p[block] * np.exp((features[block] @ slopes).clip(-STEEPEST, STEEPEST)))
@@ -90,8 +90,8 @@ class AdaptiveBettor:
             # The Fisher information of the block: the sum over its tokens of the features' covariance under m.
             weighted = (np.sqrt(m)[:, :, None] * centred).reshape(-1, len(slopes))
             information = information + weighted.T @ weighted
-            emitted = np.take_along_axis(centred, distribution.outcome[block, None, None], axis=1)[:, 0]
-            slopes = slopes + np.linalg.solve(information, in_core[block] @ emitted)
+            gradients = np.take_along_axis(centred, distribution.outcome[block, None, None], axis=1)[:, 0]  # at the emitted tokens
+            slopes = slopes + np.linalg.solve(information, in_core[block] @ gradients)
         return views
 
 
@@ -112,40 +112,40 @@ OF_GUESS = " of drafts as accepted before"
 def adaptive_panel(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Bettor, ...]:
     """Return the bettors learning an unknown drafter, of equal weights.
 
-    They are those of ADAPTIVE_BETTORS and GUESSES; empty if contexts or previous tokens are unknown. Tokens are in the order in which they
-    are judged, answer by answer. If windows are unknown, nothing is learned of recovered tokens and every token counts as one at a draft
-    slot. The bets are valid for every distribution p' within ``allowance`` of p inside the core: ``E_p' e <= E_p e + allowance sd_p(e)`` by
-    Cauchy and Schwarz, so that each payoff is divided by ``1 + allowance sd_p(e)``.
+    They are those of ADAPTIVE_BETTORS, and those on the faults in GUESSES with a draft guessed from the learned rates; empty if contexts or
+    previous tokens are unknown. Tokens are in the order in which they are judged, answer by answer. The bets are valid for every
+    distribution p' within ``allowance`` of p, the root of ``sum p (p'/p - 1)^2``, over the core, the outcomes of known p. The mean of a
+    payoff e is at most ``1 + allowance sd_p(e)`` under p' (Cauchy and Schwarz), and each payoff is divided by that.
     """
     if observed.contexts is None or observed.previous is None:
         return ()
     slots, learned = observed.slots, adaptive_inputs(observed, observed.contexts, observed.previous)
+    # A token of an unknown window may be at a draft slot, and is bet on too; nothing is learned of its recovery.
     at_draft = slots.draft_slot | ~slots.known
-    adapted = tuple(
-        bettor
-        for adaptive in ADAPTIVE_BETTORS
-        for bettor in _learned_bettors(
-            adaptive, observed.distribution, learned, slots.bonus_slot if adaptive.bonus else at_draft, allowance
-        )
-    )
+    adapted: list[Bettor] = []
+    for adaptive in ADAPTIVE_BETTORS:
+        here = slots.bonus_slot if adaptive.bonus else at_draft
+        adapted.extend(_learned_bettors(adaptive, observed.distribution, learned, here, allowance))
     return (*adapted, *_guess_bettors(observed, learned, allowance))
 
 
 def guess_draft(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
     """Return the draft distribution learned from rates of recovered tokens.
 
-    It is ``q ~ p (1 - rate)`` inside the core and 0 outside, [N, K+1]; ``rate`` is the learned probability that a token was recovered, not
-    accepted. A correct server recovers x with probability ``max(0, 1 - q(x)/p(x))``, so that q falls short of p by the rate. Rates do not
-    show by how much q exceeds p at other tokens; that mass is spread in proportion. If no windows are known, the result is p in the core.
+    It is ``q ~ p (1 - rate)``, normalised, in the core, the outcomes of known p, and 0 outside, [N, K+1]. A token x that a correct server
+    emitted at a draft slot replaced a rejected draft token with probability ``max(0, 1 - q(x)/p(x))``. ``rate`` is the learned estimate of
+    that: q falls short of p by it. Rates do not show by how much q exceeds p at other tokens; that mass is spread in proportion. If no
+    windows are known, the result is p in the core.
     """
+    # With the floor some mass is left to normalise, even if all rates are 1.
     return _normalise(core_distribution(distribution) * np.maximum(1.0 - learned.rate, LEAST_ACCEPTED))
 
 
 def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
-    """Yield the bettors on acceptance faults (GUESSES) with a learned draft.
+    """Yield the bettors on acceptance faults (GUESSES) with a guessed draft.
 
-    The draft's distribution q is learned from earlier tokens. They bet at known draft slots only.
-    ``allowance`` is that of :func:`adaptive_panel`.
+    The draft's distribution q is estimated from ``learned``, the rates of recovered tokens among earlier ones (:func:`guess_draft`). They
+    bet at known draft slots only. ``allowance`` is a correct server's distance from p that the payoffs are lowered for.
     """
     at_drafts_only = observed.slots.draft_slot
     part = _select_tokens(observed.distribution, at_drafts_only)
@@ -162,8 +162,9 @@ def _learned_bettors(
 ) -> Iterator[Bettor]:
     """Yield the bettors of ``adaptive``, one for each of its spreads.
 
-    They learn and bet at the tokens marked by ``here`` [N] only. A spread is how far a context's own distribution lies around the view that
-    is learned over all contexts. ``allowance`` is that of :func:`adaptive_panel`.
+    They learn and bet at the tokens marked by ``here`` [N] only. The view learned over all contexts is moved towards the tokens seen at a
+    token's own context (prompt and answer so far): a ``spread`` is the standard deviation of ``ln m/p`` that contexts are taken to have
+    around that view, 0 for none. ``allowance`` is a correct server's distance from p that the payoffs are lowered for.
     """
     part, seen = _select_tokens(distribution, here), learned.seen[here]
     view = adaptive.learn_views(part, learned.features[here])
@@ -179,9 +180,10 @@ def _learned_bettors(
 def tilt_by_counts(view: Floats, seen: Floats, spread: float) -> Floats:
     """Return a view tilted by earlier tokens at the same context.
 
-    It is ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1], v being ``view``: n of N earlier tokens at the context were
-    this one, ``seen`` [M, K+1]. To first order the exponent is the mean of ``ln m/v`` given n, from a normal distribution around 0 of
-    standard deviation ``spread``.
+    It is ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1], for M tokens. v is ``view`` [M, K+1], and ``seen`` [M, K+1]
+    has n: of N earlier tokens at the context n were this outcome, N v being expected. The exponent estimates ``t = ln m/v``. By the prior t
+    is normal around 0 with standard deviation ``spread``, and n is Poisson with mean ``N v e^t``: to first order in t, the exponent is
+    then the most probable t. Without earlier tokens, or with a ``spread`` of 0, it is 0.
     """
     expected = seen.sum(axis=1, keepdims=True) * view
     return _normalise(view * np.exp(spread**2 * (seen - expected) / (1.0 + spread**2 * expected)))
@@ -207,6 +209,7 @@ def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -
     They are [N], and 0 at tokens outside the core. Each payoff e is divided by ``1 + allowance sd_p(e)``, so that its mean is one at most
     for every distribution within ``allowance`` of p (:func:`adaptive_panel`).
     """
+    # But for what noise and jumps lower it by, e has the mean one within the core: its deviation is the root mean of (e - 1)^2.
     paid = betting.table(distribution, m)
     deviation = np.sqrt((core_distribution(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
     return betting.at_outcome(np.where(distribution.core, paid - np.log1p(allowance * deviation), 0.0), distribution)
@@ -254,21 +257,21 @@ def core_distribution(distribution: TokenDistribution) -> Floats:
 def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> AdaptiveInputs:
     """Return the features known before each token, from earlier blocks.
 
-    ``contexts`` and ``previous`` [N] are those of :class:`Observed`. The rate of recovered tokens over all contexts is a ridge regression
-    of "its window ended with it" on p, on the mean distribution so far, and on the mean distribution so far after the same previous token:
-    a drafter is a worse model and prefers frequent tokens. Each feature is used twice, less its mean under p and as that mean, so that a
-    difference between positions does not count as one between tokens (Mundlak 1978). The rate at one context, a prompt with the answer so
-    far, is shrunk towards the rate over all of them.
+    ``contexts`` [N] numbers the contexts, a prompt with the answer so far, and ``previous`` [N] has the token id before each token. A token
+    at a draft slot was recovered if its window ended with it. Over all contexts, the rate of that is a ridge regression on p, on the mean
+    distribution so far, and on that after the same previous token: a drafter is a worse model and prefers frequent tokens. The rate at one
+    context is shrunk towards it. :class:`_Features` has the regressors, :class:`_ContextCounts` the counts by context.
     """
     slots, distribution = observed.slots, observed.distribution
-    # Tokens that count as emitted at their context, and those of which it is known whether they ended their window: the last window of an
-    # answer may be cut.
-    counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
+    in_core = np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
+    counted = (slots.draft_slot | ~slots.known) & in_core
+    # Whether a token was recovered is known in known windows; the last one of an answer may be cut.
     flagged = counted & slots.known & ~slots.last
     tokens = _token_numbers(observed)
     regressors = _Features.of(distribution, tokens, previous)
     counts = _ContextCounts.of(observed, tokens, contexts)
-    # The normal equations of the ridge regression; its prior is PRIOR_RATE on the constant, the last regressor.
+    # The normal equations of the ridge regression; its prior is PRIOR_RATE on the constant, the last regressor. The others are the features
+    # less their means under p, and these means: a difference between positions is none between tokens (Mundlak 1978).
     gram = RIDGE * np.eye(2 * FEATURES + 1)
     moment = PRIOR_RATE * gram[-1]
     rate, seen = np.empty(distribution.p.shape), np.empty(distribution.p.shape)
@@ -356,27 +359,27 @@ class _Features:
     def of(cls, distribution: TokenDistribution, tokens: Ints, previous: Ints) -> _Features:
         """Return the regressors at all tokens, with nothing learned yet.
 
-        ``tokens`` are those of :func:`_token_numbers`, ``previous`` [N] the token ids before each. The fixed features are log p, its
-        square, a mark of the remainder and p, scaled by constants to about unit size.
+        ``tokens`` [N, K+1] has every outcome's number, equal for equal token ids, and ``previous`` [N] the token id before each. The fixed
+        features are log p, its square, a mark of the remainder and p, scaled by constants to about unit size.
         """
-        p = core_distribution(distribution)
+        p, one_group = core_distribution(distribution), np.zeros_like(previous)
         surprise = np.log(np.maximum(p, LEAST_PROBABILITY))
         remainder = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
         return cls(
             p=p,
             fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * remainder, 4.0 * p], axis=2),
-            usual=_Mean.of(np.zeros_like(previous), tokens),
+            usual=_Mean.of(one_group, tokens),
             following=_Mean.of(previous, tokens),
         )
 
     def at(self, here: slice) -> Floats:
         """Return the centred features, their means under p, and a constant.
 
-        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects. Besides the fixed ones the features are logs of two mean
-        distributions of earlier tokens. That over all tokens is shrunk towards equal probabilities by the weight of one token. That after
-        the same previous token is shrunk towards that over all, by PRIOR_AT_PREVIOUS tokens.
+        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects. Four features are fixed, by p alone. Two are logs of mean
+        distributions of earlier tokens, over 3 to be of about unit size. That over all tokens is shrunk towards equal probabilities by the
+        weight of one token, that after the same previous token towards that over all, by PRIOR_AT_PREVIOUS tokens.
         """
-        usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
+        usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))  # mass has one entry for each different token
         distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0
         values = np.concatenate([self.fixed[here], distributions], axis=2)
         mean = (self.p[here][:, :, None] * values).sum(axis=1, keepdims=True)
@@ -407,11 +410,11 @@ class _ContextCounts:
 
     @classmethod
     def of(cls, observed: Observed, tokens: Ints, contexts: Ints) -> _ContextCounts:
-        """Return the counts with nothing learned yet, for token numbers ``tokens`` [N, K+1] and ``contexts`` [N]."""
+        """Return the counts by context and token, all still 0, for token numbers ``tokens`` [N, K+1] and ``contexts`` [N]."""
         cells, count = _number_pairs(contexts, tokens)
         emitted = np.take_along_axis(cells, observed.distribution.outcome[:, None], axis=1)[:, 0]
-        nothing = np.zeros((3, count))
-        return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])
+        seen, flagged, recovered = np.zeros((3, count))
+        return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=seen, flagged=flagged, recovered=recovered)
 
     def recovery_rates(self, here: slice, common: Floats) -> tuple[Floats, Floats]:
         """Return each outcome's rate of recovery and count of emissions, both [M, K+1].
@@ -426,7 +429,8 @@ class _ContextCounts:
     def learn(self, here: slice, counted: Bools, flagged: Bools) -> None:
         """Count the emitted tokens that ``here`` selects.
 
-        Those ``counted`` [M] count in ``seen``, those ``flagged`` [M] in the other two.
+        Those ``counted`` [M] count in ``seen``. The ``flagged`` [M] are those at a known draft slot whose window may not have been cut: a
+        token is then recovered, in place of a rejected draft token, if its window ended with it.
         """
         np.add.at(self.seen, self.emitted[here], counted)
         np.add.at(self.flagged, self.emitted[here], flagged)

@@ -60,9 +60,9 @@ def latency_s(answer: Answer) -> float | None:
 def seconds_per_token(answer: Answer) -> float | None:
     """Return the time per output token after the first ones.
 
-    It is (t_last - t_first) / (n - n1), in seconds: the TPOT. n1 is usually one token, and more if a busy machine kept the client from
-    reading. The last of these n1 came at most one step before t_first, so that the figure is off by at most one step in n - n1 tokens. None
-    if the times are unknown or equal, or no token came after t_first.
+    It is (t_last - t_first) / (n - n1), in seconds: the TPOT. n1, the number of tokens received at t_first, is usually one. It is more if a
+    busy machine kept the client from reading; the last of them then came up to one step before t_first. So t_last - t_first may lack the
+    time of one step, out of those of n - n1 tokens. None if the times are unknown or equal, or no token came after t_first.
     """
     timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     if timing is None or timing.first_s is None or tokens <= 0:
@@ -102,10 +102,11 @@ _PAUSE = 10.0
 def step_gap_s(answer: Answer) -> float | None:
     """Return the mean seconds from one chunk to the next.
 
-    It is the time of a step if the server sends a chunk per step; under speculation it is no inter-token latency. Pauses of more than ten
-    medians are left out, so that it does not follow from t_first and t_last: a client that reads in bursts has a step gap of next to
-    nothing. A median instead of the mean would leave out the slower of two kinds of steps: prompt lookup has steps with a draft and
-    without. It is a microsecond at least, the unit of the stamps. None if the answer was not streamed or has no gaps.
+    It is the time of a step if the server sends a chunk per step; under speculation it is no inter-token latency. Gaps of more than ten
+    medians are left out: they are pauses of the client or the machine. With them the mean would be (t_last - t_first) / (number of gaps),
+    which cannot check the speed that is measured by the same two times. A median would leave out the slower of two kinds of steps: prompt
+    lookup has steps with a draft and without. The result is a microsecond at least, the unit of the stamps. None if the answer was not
+    streamed or has no gaps.
     """
     timing = _stream_timing(answer)
     if timing is None or not timing.gaps_us:
@@ -138,7 +139,7 @@ def in_one_burst(answer: Answer) -> bool:
 def tokens_after_first(answer: Answer) -> int:
     """Return the number of tokens after those at t_first.
 
-    It is n - n1; if the client did not count the tokens at t_first, n1 is the prefill's.
+    It is n - n1. If the client did not count n1, the tokens at t_first, it is the number of tokens that the prefill step emitted.
     """
     first_tokens = answer.timing.first_tokens if answer.timing else None
     return answer.reported_tokens - (_prefill_tokens(answer) if first_tokens is None else first_tokens)

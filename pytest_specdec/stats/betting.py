@@ -134,49 +134,58 @@ def bet(distribution: TokenDistribution, m: Floats) -> Floats:
 
     They are [N]: those of :func:`table`, which explains ``m`` [N, K+1], computed without the other outcomes.
     """
-    return _payoffs(distribution, m, distribution.noise, distribution.outcome[:, None])[:, 0]
+    return _payoffs(distribution, m, distribution.noise, outcomes=distribution.outcome[:, None])[:, 0]
 
 
 def table(distribution: TokenDistribution, m: Floats, noise: float | None = None) -> Floats:
     """Return the log payoffs of every outcome for view ``m``.
 
-    Both are [N, K+1]. The view is the distribution that the bettor expects in place of p. Inside the core both distributions are
-    conditioned on it, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so that the mean is one whatever the core's true mass is.
-    If violations have a mass mu of ``m`` beyond their bound B, they pay ``mu/B`` and everything else ``(1-mu)/(1-B)`` times the rest: this
-    is the bet against the correct server that is hardest to beat, one that emits them with probability B. If they are rarer, the bettor
-    only loses (Huber 1965, the least favourable distribution).
+    Both are [N, K+1]. The view is the distribution that the bettor expects in place of p. A payoff e is computed in four steps, so that its
+    mean under a correct server is one at most:
 
-    Independent noise of standard deviation s in the log-probabilities makes the average distribution ``p_i (1 + s^2 (sum p^2 - p_i))`` to
-    second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``, s being ``noise`` or else the distribution's
-    own. The remainder counts as many small tokens there. Jumps are allowed for as in stats/jumps.py, inside the core at their share of the
-    tokens that fall into it; they add to the bound of violations.
+    - Core: both distributions are conditioned on it, ``e = (m/m(core)) / (p/p(core))``. Outside e is 1, so that the mean is one whatever
+      the core's true mass is.
+    - Noise: of standard deviation s in the log-probabilities, it makes the average distribution ``p_i (1 + s^2 (sum p^2 - p_i))`` to second
+      order, so that e is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``. s is ``noise``, or the distribution's own if None.
+      The remainder counts as many small tokens.
+    - Jumps, positions with any other distribution: e is lowered inside the core as in stats/jumps.py.
+    - Violations: let their mass mu in ``m`` be above B, the largest probability that a correct server emits one, jumps included. Then they
+      pay ``mu/B``, and all other payoffs are multiplied by ``(1-mu)/(1-B)``. The mean is one if violations have the probability B, and
+      less if they are rarer (Huber 1965, the least favourable distribution).
     """
-    return _payoffs(distribution, m, distribution.noise if noise is None else noise, None)
+    return _payoffs(distribution, m, distribution.noise if noise is None else noise, outcomes=None)
 
 
 def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, outcomes: Ints | None) -> Floats:
     """Return the log payoffs of view ``m`` at the given outcomes.
 
-    ``outcomes`` [N, M] are indices in 0..K, M for each token; the result is [N, M]. Without them it is for all outcomes, [N, K+1]. See
-    :func:`table` for ``m`` and the formulas, where ``noise`` is s. Within the core, RESERVE of the view is p itself, and all of it at
-    tokens where ``m`` has no mass there.
+    ``outcomes`` [N, M] are indices in 0..K, M for each token; the result is [N, M]. For None it is for all outcomes, [N, K+1]. The steps
+    are those of :func:`table`, for its view ``m`` and its s, ``noise``.
     """
     core = _core(distribution)
-    view = _condition(m, distribution.core)
-    view = np.where(view.sum(axis=1, keepdims=True) > 0, RESERVE * core.p + (1.0 - RESERVE) * view, core.p)
-    # What noise in p adds to the mean payoff is taken off again, by a factor for each token.
-    widening = 1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (view * core.flattening).sum(axis=1, keepdims=True))
-    bets = _take(outcomes, core.bets)
-    paid = np.log(np.where(bets, _take(outcomes, view), 1.0)) - _take(outcomes, core.log_p) - np.log(widening)
-    if core.jump_rate is not None:
-        # At some positions a correct server has any other distribution: payoffs are lowered so that their mean stays one at most.
-        jump_factors = jumps.least_favourable(np.where(core.bets, view / widening, 0.0), core.p, core.jump_rate)
-        paid = np.minimum(paid + _take(outcomes, jump_factors), jumps.log_largest(distribution.jump_rate))
-    inside = np.where(bets, paid, 0.0)
-    if core.bound is None:
+    inside = _core_payoffs(distribution, _condition(m, distribution.core), noise, outcomes)
+    if core.violation_bound is None:
         return inside
-    rare, elsewhere = _violation_payoffs(distribution, core.bound, m)
-    return np.where(_take(outcomes, distribution.violation), rare, inside + elsewhere)
+    of_violations, of_others = _violation_payoffs(distribution, core.violation_bound, m)
+    return np.where(_take(outcomes, distribution.violation), of_violations, inside + of_others)
+
+
+def _core_payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, outcomes: Ints | None) -> Floats:
+    """Return the log payoffs inside the core at ``outcomes``; 0 outside.
+
+    ``m`` [N, K+1] is the view conditioned on the core. RESERVE of it is replaced by p, against bankruptcy, and all where it has no mass.
+    """
+    core = _core(distribution)
+    view = np.where(m.sum(axis=1, keepdims=True) > 0, RESERVE * core.p + (1.0 - RESERVE) * m, core.p)
+    # The mean payoff under noise in p: payoffs are divided by it.
+    mean = 1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (view * core.rise_by_noise).sum(axis=1, keepdims=True))
+    bets = _take(outcomes, core.bets)
+    paid = np.log(np.where(bets, _take(outcomes, view), 1.0)) - _take(outcomes, core.log_p) - np.log(mean)
+    if core.jump_rate is not None:
+        # Jumps may go where the payoff is highest: payoffs are lowered, and no token pays more than the cap.
+        log_factors = jumps.least_favourable(np.where(core.bets, view / mean, 0.0), core.p, core.jump_rate)
+        paid = np.minimum(paid + _take(outcomes, log_factors), jumps.log_largest(distribution.jump_rate))
+    return np.where(bets, paid, 0.0)
 
 
 def _take(outcomes: Ints | None, values: Array) -> Array:
@@ -194,16 +203,12 @@ class _Core:
     """[N, K+1]; 0 for outcomes without a bet."""
     bets: Bools
     """[N, K+1], outcomes with a bet."""
-    flattening: Floats
-    """[N, K+1], see ``_flattening``."""
-    bound: Floats | None
-    """[N], the bound of violations, 1 at tokens without any; None if there are none at all."""
+    rise_by_noise: Floats
+    """[N, K+1], see ``_rise_by_noise``."""
+    violation_bound: Floats | None
+    """[N], largest probability of a violation, 1 at tokens without any; None if there are none at all."""
     jump_rate: Floats | None
-    """[N], share of tokens inside the core that a jump may have brought; None without jumps.
-
-    With rate r at most r of all tokens are jumps into the core, and (1 - r) p(core) are drawn from it without a jump: the share is at most
-    r / (r + (1 - r) p(core)). A core of less mass than r counts as r, so that the share stays near one half at most.
-    """
+    """[N], share of tokens inside the core that a jump may have brought; None without jumps."""
 
 
 @lru_cache(maxsize=1)  # the bettors of a panel bet on one distribution, one after the other
@@ -214,17 +219,25 @@ def _core(distribution: TokenDistribution) -> _Core:
     """
     p = _condition(distribution.p, distribution.core)
     bets = distribution.core & (p > 0)
-    has_violation, rate = distribution.violation.any(axis=1), distribution.jump_rate
-    mass = np.where(distribution.core, distribution.p, 0.0).sum(axis=1)
+    has_violation = distribution.violation.any(axis=1)
+    core_mass = np.where(distribution.core, distribution.p, 0.0).sum(axis=1)
     return _Core(
         p=p,
         log_p=np.log(np.where(bets, p, 1.0)),
         bets=bets,
-        flattening=_flattening(p),
-        bound=np.where(has_violation, _violation_bound(distribution), 1.0) if has_violation.any() else None,
-        # Of the tokens inside the core, the share of jumps if all of them fall into it.
-        jump_rate=rate / (rate + (1.0 - rate) * np.maximum(mass, rate)) if rate > 0.0 else None,
+        rise_by_noise=_rise_by_noise(p),
+        violation_bound=np.where(has_violation, _violation_bound(distribution), 1.0) if has_violation.any() else None,
+        jump_rate=_jump_share(core_mass, distribution.jump_rate) if distribution.jump_rate > 0.0 else None,
     )
+
+
+def _jump_share(core_mass: Floats, rate: float) -> Floats:
+    """Return the largest share [N] of jumps among tokens inside the core.
+
+    At most ``rate`` r of all tokens are jumps into the core; (1 - r) ``core_mass`` are drawn from it without. A core of less mass than r
+    counts as r, so that the share stays near one half at most.
+    """
+    return np.asarray(rate / (rate + (1.0 - rate) * np.maximum(core_mass, rate)))
 
 
 def _violation_bound(distribution: TokenDistribution) -> Floats:
@@ -232,7 +245,7 @@ def _violation_bound(distribution: TokenDistribution) -> Floats:
     return np.minimum(distribution.violation_bound + distribution.jump_rate, 1.0)
 
 
-def _flattening(p: Floats) -> Floats:
+def _rise_by_noise(p: Floats) -> Floats:
     """Return the relative rise of each probability under unit noise.
 
     It is ``sum p^2 - p_i`` [N, K+1]: averaged over noise of standard deviation s in the log-probabilities, outcome i has the probability
@@ -292,50 +305,55 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
 
     They are [N], of ``e = 1 - l + l / (V p(x))``, l being ``share`` and V ``vocabulary``, the assumed number of tokens. The bet needs the
     emitted token's own probability only and is valid for any number of top tokens: its mean is at most ``1 - l + l |vocabulary| / V``,
-    |vocabulary| being the true number, so that V must not be too small. An upper bound of p(x) may take its place; nothing is bet if
-    truncation leaves no bound. The payoff is lowered for noise as in :func:`table`; ``noise`` replaces the distribution's own. Jumps are
-    allowed for as if the top tokens were drawn evenly too.
+    |vocabulary| being the true number, so that V must not be too small. p(x) is replaced by its upper bound ``chosen_bound``; nothing is
+    bet at tokens without one. The payoff is lowered for noise of standard deviation ``noise``, the distribution's own if None, and for
+    jumps (:func:`at_jumps`).
     """
-    spread = distribution.noise if noise is None else noise
-    bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
-    payoff = 1.0 - share + share / (vocabulary * np.where(bounded, distribution.chosen_bound, 1.0))
-    concentration = (distribution.p[:, :-1] ** 2).sum(axis=1)
-    widening = 1.0 + spread**2 * share * np.maximum(0.0, concentration - 1.0 / vocabulary)
+    sd = distribution.noise if noise is None else noise
+    has_bound = _has_bound(distribution)
+    payoff = 1.0 - share + share / (vocabulary * np.where(has_bound, distribution.chosen_bound, 1.0))
+    # The mean payoff under noise, by the formula of ``table``: sum_i p_i (sum p^2 - p_i) e_i is l (sum p^2 - 1/V).
+    sum_of_squares = (distribution.p[:, :-1] ** 2).sum(axis=1)
+    mean = 1.0 + sd**2 * share * np.maximum(0.0, sum_of_squares - 1.0 / vocabulary)
     evenly = np.full(distribution.p.shape, 1.0 / vocabulary)
     evenly[:, -1] = max(1.0 - evenly[0, :-1].sum(), 0.0)
-    return np.where(bounded, at_jumps(distribution, np.log(payoff) - np.log(widening), evenly, share), 0.0)
+    return np.where(has_bound, at_jumps(distribution, np.log(payoff) - np.log(mean), evenly, share), 0.0)
+
+
+def _has_bound(distribution: TokenDistribution) -> Bools:
+    """Return a mask [N] of tokens with an upper bound of their own p: it is inf where requests truncate."""
+    return np.asarray(np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0))
 
 
 def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: Floats, share: float) -> Floats:
     """Return log payoffs lowered to stay fair if distributions may jump.
 
     ``log_payoffs`` [N] are of ``1 - l + l a(x)/p(x)`` at the emitted tokens, l being ``share`` and a the ``alternative`` [N, K+1]. A jump
-    is a position with any other distribution than p (stats/jumps.py). A token of the remainder is corrected by the factor for the whole
-    remainder. Without a jump rate the payoffs are returned unchanged.
+    is a position with any other distribution than p (stats/jumps.py). Payoffs are lowered by a factor for the emitted token's outcome, and
+    capped: jumps may prefer some tokens of the remainder, which is one outcome. Without a jump rate they are returned unchanged.
     """
     if distribution.jump_rate <= 0.0:
         return log_payoffs
     view = (1.0 - share) * distribution.p + share * alternative
-    factors = jumps.least_favourable(view, distribution.p, np.full(len(view), distribution.jump_rate))
-    return np.minimum(log_payoffs + at_outcome(factors, distribution), jumps.log_largest(distribution.jump_rate))
+    log_factors = jumps.least_favourable(view, distribution.p, np.full(len(view), distribution.jump_rate))
+    return np.minimum(log_payoffs + at_outcome(log_factors, distribution), jumps.log_largest(distribution.jump_rate))
 
 
 def raw_payoffs(distribution: TokenDistribution) -> Floats:
     """Return the log payoffs of a bet on ignored sampling parameters.
 
-    They are [N], for the raw distribution, before any sampling parameter, as the view. Without truncation, the payoff is ``raw(x) / p(x)``
-    by the emitted token's own probabilities, also in the remainder, with RESERVE as the share of p in the view: an upper bound of p(x) may
-    take its place, and an unknown raw probability counts as 0. The payoff is widened for noise and lowered for jumps, as in :func:`table`.
-    Under truncation the payoffs are those of :func:`table` itself.
+    They are [N], for a view that is the raw distribution, before any sampling parameter, and to a share RESERVE p itself. Where p(x) of the
+    emitted token has an upper bound, the payoff is ``RESERVE + (1 - RESERVE) raw(x) / bound``: it tells tokens of the remainder apart. An
+    unknown raw(x) counts as 0. The payoff is lowered for noise and jumps, as in :func:`table`. Elsewhere, under truncation, the payoffs are
+    those of :func:`table` itself, by outcome.
     """
-    table_payoffs = bet(distribution, distribution.raw)
-    bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
-    payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(bounded, distribution.chosen_bound, 1.0)
-    # How much more a correct server is paid for noise of unit variance in p.
-    added = (distribution.raw * _flattening(distribution.p)).sum(axis=1)
-    widening = 1.0 + np.asarray(distribution.noise) ** 2 * np.maximum(0.0, added)
-    paid = at_jumps(distribution, np.log(payoff) - np.log(widening), distribution.raw, 1.0 - RESERVE)
-    return np.where(bounded, paid, table_payoffs)
+    has_bound = _has_bound(distribution)
+    payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(has_bound, distribution.chosen_bound, 1.0)
+    # By how much noise of unit variance in p raises the mean payoff.
+    rise = (distribution.raw * _rise_by_noise(distribution.p)).sum(axis=1)
+    mean = 1.0 + np.asarray(distribution.noise) ** 2 * np.maximum(0.0, rise)
+    paid = at_jumps(distribution, np.log(payoff) - np.log(mean), distribution.raw, 1.0 - RESERVE)
+    return np.where(has_bound, paid, bet(distribution, distribution.raw))
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:

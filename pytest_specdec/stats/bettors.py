@@ -49,15 +49,15 @@ DRAWN = " of a token as the baseline draws it"
 def surrogate_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield bettors on faults at guessed drafts of an unknown drafter.
 
-    They bet as if drafts were the baseline's best tokens, or its draws: the first fits a greedy drafter that mostly agrees with the
-    baseline, the second one that is often wrong.
+    Two guesses are bet on. A draft is the baseline's best token, as of a greedy drafter that mostly agrees with the baseline; or it is a
+    token drawn from p, as of one that is often wrong. ``slot_chances`` are those of ``observed``.
     """
     p = observed.distribution.p
     best = favourite(p)
-    # The overlap is the probability that a correct server accepts such a draft.
+    # The overlap sum min(p, q) is the probability that a correct server accepts a draft token.
     stake = _draft_slot_chances(observed, slot_chances, overlap(p, best))
     yield from _guessed_catalogue(observed, SURROGATE, lambda alternative: at_drafts(alternative, p, best), stake)
-    # A draft x drawn from p, and certain of x, is accepted with probability p(x), which is sum p^2 in the mean.
+    # A draft token x is accepted with probability p(x), as q(x) is 1; with x drawn from p that is sum p^2 in the mean.
     stake = _draft_slot_chances(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
     distinct, rows = np.unique(p, axis=0, return_inverse=True)  # a distribution that comes again is worked out once
     yield from _guessed_catalogue(observed, DRAWN, lambda alternative: _at_any_draft(alternative, distinct)[rows.reshape(-1)], stake)
@@ -77,13 +77,16 @@ def _guessed_catalogue(observed: Observed, suffix: str, view: Callable[[Alternat
 def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
     """Return a fault's distribution [N, K+1] for a random greedy draft.
 
-    The draft is certain of one token, drawn from ``p`` [N, K+1]. A draft in the remainder changes nothing, since its token is unknown.
+    The draft is certain of one token, drawn from ``p`` [N, K+1]: the result is the mean of the fault's distributions over these drafts. A
+    draft in the remainder changes nothing, since its token is unknown.
     """
-    # p over K+2 outcomes, as faults need it: the remainder is in two pieces. It is the same, whichever top token a draft is certain of.
-    split = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p
-    mixed = np.zeros_like(split)
-    for top_token, certain in enumerate(np.eye(p.shape[1] - 1, split.shape[1])):
-        mixed += p[:, top_token : top_token + 1] * alternative.distribution(split, np.broadcast_to(certain, split.shape))
+    # A fault's function takes p over K+2 outcomes, the remainder in two pieces. Every draft in the top tokens gives the same pieces, so
+    # that they are taken from one that is certain of the first.
+    split_p = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p
+    mixed = np.zeros_like(split_p)
+    certain_drafts = np.eye(p.shape[1] - 1, split_p.shape[1])  # a row for each top token
+    for top_token, q in enumerate(certain_drafts):
+        mixed += p[:, top_token : top_token + 1] * alternative.distribution(split_p, np.broadcast_to(q, split_p.shape))
     return np.asarray(p[:, -1:] * p + merge_remainder(mixed))
 
 
@@ -233,45 +236,45 @@ def accepts_raw_ratio(observed: Observed) -> Floats:
 def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield a bettor for each fault at draft slots.
 
-    A leak emits a rejected draft token all the same: it is bet on by the emitted token's own q over p. Other faults are bet on by a view,
-    refined in the remainder: ``excess_stake`` is the part staked on single tokens there. The last bettor is for a server that accepts by
-    the ratio of raw distributions; it bets nothing if those are unknown. Yields nothing without a draft distribution.
+    A leak emits a rejected draft token all the same: it is bet on by the emitted token's own q over p. Other faults are bet on by a view on
+    outcomes, together with a bet on single tokens of the remainder, larger the more the fault wrongly accepts (``excess_stake``). The last
+    bettor is for a server that accepts by the ratio of raw distributions, before sampling parameters; its view is p, which is no bet, if
+    the draft's is unknown. Yields nothing without a draft distribution.
     """
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q)
-    stake = observed.slot_chances.draft * observed.drafted
-
-    def payoffs(m: Floats, accept: Floats) -> Floats:
-        return betting.partial_stake(refined_payoffs(observed, m, excess_stake(split, accept)), stake)
-
+    at_draft_slot = observed.slot_chances.draft * observed.drafted
     for alternative in CATALOGUE:
         m = at_drafts(alternative, observed.distribution.p, observed.q)
         if alternative.leak is None:
-            yield unit_bettor(alternative.name, alternative.fault, payoffs(m, alternative.accept(split.p, split.q)))
+            stake_in_remainder = excess_stake(split, alternative.accept(split.p, split.q))
+            paid = refined_payoffs(observed, m, stake_in_remainder)
         else:
-            leaked = leak_payoffs(observed, alternative.leak, betting.table(observed.distribution, m))
-            yield unit_bettor(alternative.name, alternative.fault, betting.partial_stake(leaked, stake))
+            paid = leak_payoffs(observed, alternative.leak, betting.table(observed.distribution, m))
+        yield unit_bettor(alternative.name, alternative.fault, betting.partial_stake(paid, at_draft_slot))
     m = observed.distribution.p if observed.q_raw is None else _emitted_distribution(split, accepts_raw_ratio(observed))
-    # By a correct rule's acceptance nothing is staked on single tokens of the remainder.
-    yield unit_bettor(RATIO_OF_RAW, Fault.RULE, payoffs(m, fault_models.ratio(split.p, split.q)))
+    # The stake is that of the correct rule, 0: nothing is staked on single tokens of the remainder.
+    paid = refined_payoffs(observed, m, excess_stake(split, fault_models.ratio(split.p, split.q)))
+    yield unit_bettor(RATIO_OF_RAW, Fault.RULE, betting.partial_stake(paid, at_draft_slot))
 
 
 def window_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield the bettor on one random number for a whole window.
 
-    A server with this fault accepts all drafts of a verify step by one number. The remainder is split in pieces by the draft's preference,
-    and the whole excess that is accepted there is staked on, not half of it as by ``excess_stake``. Yields nothing without a draft
-    distribution.
+    A server with this fault accepts all drafts of a verify step by one number: too many of them, since each accepted one shows that the
+    number is small. Yields nothing without a draft distribution.
     """
     if observed.q is None:
         return
-    # The remainder is in 4 pieces then: one for a draft certain of a token there, and three of the rest.
+    # Pieces of the remainder, of different ratios p/q: the token that the draft is certain of, and three parts of all others.
+    pieces = 4
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
     accept = reused_numbers.accepts_once(split, observed)
-    stake = observed.slot_chances.draft * observed.drafted
-    paid = refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess_stake(split, accept, 4))
-    yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.partial_stake(paid, stake))
+    # ``excess_stake`` is half of what is wrongly accepted; this bettor stakes all of it.
+    paid = refined_payoffs(observed, _emitted_distribution(split, accept, pieces), 2.0 * excess_stake(split, accept, pieces))
+    at_draft_slot = observed.slot_chances.draft * observed.drafted
+    yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.partial_stake(paid, at_draft_slot))
 
 
 def _emitted_distribution(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
@@ -285,19 +288,21 @@ def _emitted_distribution(split: SplitRemainder, accept: Floats, parts: int = 2)
 def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield bettors on faults at any token, which need no draft distribution.
 
-    They are on wrong or ignored sampling parameters, improbable tokens and tokens cut off by the parameters.
+    They are on wrong sampling parameters, ignored ones, a share of tokens drawn evenly from the vocabulary, a nucleus of top_p squared,
+    and a share of tokens that the parameters cut off.
     """
+    distribution = observed.distribution
     for alternative in GENERIC:
         # These faults do not depend on q: p stands in for it.
-        m = alternative.distribution(observed.distribution.p, observed.distribution.p)
-        yield unit_bettor(alternative.name, alternative.fault, betting.bet(observed.distribution, m))
-    yield unit_bettor(PARAMS_IGNORED, Fault.TEMPERATURE, betting.raw_payoffs(observed.distribution))
+        m = alternative.distribution(distribution.p, distribution.p)
+        yield unit_bettor(alternative.name, alternative.fault, betting.bet(distribution, m))
+    yield unit_bettor(PARAMS_IGNORED, Fault.TEMPERATURE, betting.raw_payoffs(distribution))
     for share in (0.005, 0.1, 0.4):
-        yield unit_bettor(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, betting.pointwise(observed.distribution, share, observed.size))
-    paid = betting.at_outcome(observed.distribution.narrower_payoffs, observed.distribution)
-    yield unit_bettor(TOP_P_SQUARED, Fault.TEMPERATURE, paid)
-    for share, name in OUTSIDE.items():
-        yield unit_bettor(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))
+        paid = betting.pointwise(distribution, share, vocabulary=observed.size)
+        yield unit_bettor(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, paid)
+    yield unit_bettor(TOP_P_SQUARED, Fault.TEMPERATURE, betting.at_outcome(distribution.narrower_payoffs, distribution))
+    for cut_off_share, name in OUTSIDE.items():
+        yield unit_bettor(name, Fault.TEMPERATURE, betting.violations(distribution, cut_off_share))
 
 
 def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
@@ -309,52 +314,44 @@ def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
     """
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
         direction = "late" if theta > 0 else "early"
-        yield unit_bettor(
-            f"{direction} token ids by {abs(theta):g}",
-            Fault.ORDER,
-            betting.bet(observed.distribution, reused_numbers.id_order(observed.distribution.p, observed.ids, theta)),
-        )
+        m = reused_numbers.id_order(observed.distribution.p, observed.ids, theta)
+        yield unit_bettor(f"{direction} token ids by {abs(theta):g}", Fault.ORDER, betting.bet(observed.distribution, m))
     if observed.q is not None:
         for reuse, distribution in REUSED.items():
             m = distribution(observed.distribution.p, observed.q, observed.ids, observed.size)
-            yield unit_bettor(
-                reuse, Fault.ORDER, betting.partial_stake(betting.bet(observed.distribution, m), slot_chances.draft * observed.drafted)
-            )
+            paid = betting.partial_stake(betting.bet(observed.distribution, m), slot_chances.draft * observed.drafted)
+            yield unit_bettor(reuse, Fault.ORDER, paid)
 
 
 def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield bettors on faults at bonus slots only.
 
-    The stake at each token is the probability of a bonus slot. Faults that depend on q, and ignored sampling parameters, need the draft's
-    distribution. Yields nothing if neither windows nor that distribution are known.
+    The stake at each token is the probability of a bonus slot. Yields nothing if no slots are known, from windows or from the draft's
+    distribution q. Without q, faults that depend on it are left out, and ignored parameters are left to :func:`_generic_at_bonus`.
     """
     if not observed.slots_known:
         return
     p = observed.distribution.p
     for alternative in BONUS:
-        if observed.q is None and alternative.draft:  # it depends on q
+        if not alternative.draft:  # it does not depend on q, which p stands in for
+            m, stake = alternative.distribution(p, p), slot_chances.bonus
+        elif observed.q is not None:
+            # ``drafted`` marks the tokens at which q is known: nothing is staked at others.
+            m, stake = alternative.distribution(p, observed.q), slot_chances.bonus * observed.drafted
+        else:
             continue
-        q = p if observed.q is None else observed.q  # without q, only faults that ignore it are left
-        chance = slot_chances.bonus * observed.drafted if alternative.draft else slot_chances.bonus
-        yield unit_bettor(
-            alternative.name,
-            alternative.fault,
-            betting.partial_stake(betting.bet(observed.distribution, alternative.distribution(p, q)), chance),
-        )
+        paid = betting.partial_stake(betting.bet(observed.distribution, m), stake)
+        yield unit_bettor(alternative.name, alternative.fault, paid)
     if observed.q is not None:
-        yield unit_bettor(
-            PARAMS_IGNORED + AT_THE_BONUS,
-            Fault.BONUS,
-            betting.partial_stake(betting.raw_payoffs(observed.distribution), slot_chances.bonus),
-            variation_of=(PARAMS_IGNORED,),
-        )
+        paid = betting.partial_stake(betting.raw_payoffs(observed.distribution), slot_chances.bonus)
+        yield unit_bettor(PARAMS_IGNORED + AT_THE_BONUS, Fault.BONUS, paid, variation_of=(PARAMS_IGNORED,))
 
 
 def _generic_at_bonus(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield the ``generic`` bettors again, betting at bonus slots only.
 
-    They are for an unknown draft distribution; with a known one ignored parameters at the bonus have a bettor of their own. Yields nothing
-    if slots are unknown.
+    The caller uses them only if the draft's distribution is unknown. The stake is the probability of a bonus slot, by ``slot_chances``,
+    those of ``observed``. Yields nothing if slots are unknown.
     """
     if not observed.slots_known:
         return

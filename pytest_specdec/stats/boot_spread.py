@@ -95,7 +95,8 @@ class BootSpread:
 def deviations(stated_sd: float) -> tuple[float, ...]:
     """Return the grid of possible standard deviations between boots, in nats.
 
-    It is geometric, with four steps per octave: from a 25th of the stated deviation to 80 times as much.
+    It is geometric, with four steps per octave (a factor of 2). Step 0 is LIKELY (5) times the stated one, the bend of the prior. The
+    grid goes from 7 octaves below it, 5 / 2^7 = a 25th of the stated deviation, to 4 above it, 5 x 2^4 = 80 times as much.
     """
     steps = range(-_OCTAVES_DOWN * _PER_OCTAVE, _OCTAVES_UP * _PER_OCTAVE + 1)
     return tuple(LIKELY * stated_sd * 2.0 ** (step / _PER_OCTAVE) for step in steps)
@@ -105,27 +106,30 @@ def deviations(stated_sd: float) -> tuple[float, ...]:
 def _prior() -> tuple[float, ...]:
     """Return the prior mass at each of :func:`deviations`, not normalised.
 
-    All deviations up to LIKELY times the stated one are equally likely; on a grid in octaves, uniform mass is in proportion to the
-    deviation. The lowest deviation stands for all below it. That at LIKELY stands half for deviations beyond it, at which the density is
-    UNLIKELY times as high and falls with the square of the deviation.
+    x is a deviation over LIKELY times the stated one. The density of x is 1 up to x = 1, and UNLIKELY / x^2 beyond. The width of a
+    geometric grid's step is in proportion to x, and so its mass is x times the density: x, or UNLIKELY / x.
     """
     lowest = -_OCTAVES_DOWN * _PER_OCTAVE
     below = [2.0 ** (step / _PER_OCTAVE) for step in range(lowest, 0)]
+    all_lowest = below[0] / (1.0 - 2.0 ** (-1.0 / _PER_OCTAVE))  # the geometric series down to 0: the lowest stands for all below it
+    at_bend = (1.0 + UNLIKELY) / 2.0  # half within and half beyond: the mean of both masses at x = 1
     beyond = [UNLIKELY * 2.0 ** (-step / _PER_OCTAVE) for step in range(1, _OCTAVES_UP * _PER_OCTAVE + 1)]
-    # The first term is the sum of the geometric series of all deviations below the grid.
-    return (below[0] / (1.0 - 2.0 ** (-1.0 / _PER_OCTAVE)), *below[1:], (1.0 + UNLIKELY) / 2.0, *beyond)
+    return (all_lowest, *below[1:], at_bend, *beyond)
 
 
 def boot_spread(apart: Sequence[float], stated_sd: float = BOOT_SD, runs: Sequence[float] = ()) -> BootSpread:
     """Return the spread between boots by ``apart`` and ``runs`` together.
 
     Both are measured log-ratios of speeds: those in ``apart`` of two boots of one server, those in ``runs`` of variant over baseline, one
-    per run. ``stated_sd`` is the deviation assumed before any is measured. ``apart``: two boots differ by d with variance 2 sigma^2, so
-    that d^2 / 2 estimates sigma^2 with one degree of freedom. ``runs``: about their median they vary by 1.5 sigma^2, which their median
-    absolute deviation estimates as well as .37 (n - 1) degrees of freedom would (Rousseeuw and Croux 1993): one lucky run moves it little.
-    The prior is uniform in sigma (Gelman 2006), up to five times the stated deviation: with one pair of boots and no prior there would be
-    Student's t with one degree of freedom, whose limits are too wide for any use. It assumes that logs are normal and independent from boot
-    to boot, and that the variant's boots vary as the baseline's do.
+    per run. ``stated_sd`` is the deviation assumed before any is measured. sigma^2 is the variance of one boot.
+
+    - ``apart``: two boots differ by d with variance 2 sigma^2, so that d^2 / 2 estimates sigma^2 with one degree of freedom.
+    - ``runs``: a run compares one boot of the variant with the mean of two of the baseline: its log-ratio varies by (1 + 1/2) sigma^2. The
+      median absolute deviation of n runs, which one lucky run moves little, estimates that with .37 (n - 1) degrees of freedom (Rousseeuw
+      and Croux 1993).
+
+    The prior is uniform in sigma (Gelman 2006) up to five times the stated deviation: without one, limits from one pair of boots are too
+    wide for any use. Logs are assumed to be normal and independent from boot to boot, and the variant's boots to vary as the baseline's do.
     """
     squares, freedom = math.fsum(d**2 / 2.0 for d in apart), float(len(apart))
     if len(runs) > 1:

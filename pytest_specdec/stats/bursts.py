@@ -39,7 +39,7 @@ _SHORT = 0.25
 """Fraction of the baseline's time per token; chunks nearer to each other than that are one group."""
 _READ_S = 1e-4
 """Seconds between chunks that waited and are read one after the other: 10 to 90 us were measured, at any pace of the server."""
-_WHOLE = 1.25
+_ONE_BY_ONE = 1.25
 """Tokens per group of a baseline whose stream still shows its steps: a little over 1, for tokens that end within a character."""
 
 
@@ -59,9 +59,9 @@ class Bursts:
     def known(self) -> bool:
         """True if the baseline's stream comes token by token.
 
-        The variant's may then show its steps.
+        A group of the variant's tokens is then evidence of a verify step; else nothing is known.
         """
-        return self.baseline_median <= _WHOLE
+        return self.baseline_median <= _ONE_BY_ONE
 
     @property
     def drafting(self) -> bool:
@@ -84,15 +84,13 @@ def compare_streams(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bu
         return None
     from scipy.stats import mannwhitneyu  # noqa: PLC0415 - takes most of a second to import, and most servers count their drafts
 
+    by_prompt, baseline_by_prompt = ([_tokens_per_step([pair]) for pair in arm] for arm in (pairs, baseline_pairs))
     return Bursts(
         tokens_per_step=_tokens_per_step(pairs),
         baseline_tokens_per_step=_tokens_per_step(baseline_pairs),
-        baseline_median=float(np.median([_tokens_per_step([pair]) for pair in baseline_pairs])),
-        coarser_p=float(
-            mannwhitneyu(
-                [_tokens_per_step([pair]) for pair in pairs], [_tokens_per_step([pair]) for pair in baseline_pairs], alternative="greater"
-            ).pvalue
-        ),
+        baseline_median=float(np.median(baseline_by_prompt)),
+        coarser_p=float(mannwhitneyu(by_prompt, baseline_by_prompt, alternative="greater").pvalue),
+        # The second test: whether ends of groups coincide more often than by chance, in the variant's answers alone.
         repeated_p=_above_zero_p([pair.coincidences for pair in pairs]),
     )
 
@@ -109,12 +107,15 @@ class _RepeatedAnswer:
 
     @property
     def coincidences(self) -> float:
-        """The number of common ends less the number expected by chance.
+        """The number of common group ends less the number expected by chance.
 
-        Groups placed at random may end between any two tokens: with a and b ends among n places, a b / n coincide on average.
+        With a and b ends placed at random among n places, a b / n coincide on average.
         """
+        # A group may end between any two tokens. The server's count of tokens may leave fewer places than ends were seen.
         places = max(self.tokens - 1, len(self.first | self.second))
-        return len(self.first & self.second) - len(self.first) * len(self.second) / places if places else 0.0
+        if not places:
+            return 0.0
+        return len(self.first & self.second) - len(self.first) * len(self.second) / places
 
 
 def _above_zero_p(values: Sequence[float]) -> float:

@@ -84,16 +84,18 @@ def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoi
     """Return the places of a series with another level, in order.
 
     ``values`` are in the order of time. If they are exchangeable any place is returned with probability ``alpha`` at most. A series with a
-    change point is split there, and each part is tested at its share of ``alpha`` by length, so that the shares of all parts add up to
-    ``alpha``. After a split the rate of false alarms is measured (benchmarks/trend.py) and not proven, since the data chose its place. In
-    the end each place is estimated anew between its neighbours.
+    change point is split there, and each part is tested at a level of ``alpha`` / (number of values) for each of its values: the levels of
+    all parts add up to ``alpha``. After a split the rate of false alarms is measured (benchmarks/trend.py) and not proven, since the data
+    chose its place. In the end each place is estimated anew between its neighbours.
     """
     series = np.asarray(values, dtype=np.float64)
-    places = sorted(_find_changes(series, 0, len(series), alpha / max(len(series), 1)))
+    level_per_value = alpha / max(len(series), 1)
+    places = sorted(_find_changes(series, 0, len(series), level_per_value))
     points: list[ChangePoint] = []
-    # Each place is estimated again between its neighbours; the one before it has its new place already.
-    for end in [*places, len(series)][1:]:
+    for number in range(len(places)):
+        # From the new estimate of the place before, or the start, to the first estimate of the place after, or the end.
         start = points[-1].index if points else 0
+        end = places[number + 1] if number + 1 < len(places) else len(series)
         points.append(_locate(series[start:end], start))
     return tuple(points)
 

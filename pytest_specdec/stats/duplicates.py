@@ -70,8 +70,8 @@ def _write_copy(
     the first one, and ``earlier`` has the earlier answers to its prompt, at least one. A row becomes the mixture of p and of the next
     tokens of the earlier answers that agree so far. Once none agrees, rows are left as they are.
     """
-    # Given the tokens so far: the probability of a copy of each earlier answer that agrees with them, and of an independent answer.
-    copied, independent, agreeing = PRIOR / len(earlier), 1.0 - PRIOR, list(earlier)
+    # In proportion to the probabilities, given the tokens so far, of a copy of one agreeing earlier answer and of an independent answer.
+    one_copy, independent, agreeing = PRIOR / len(earlier), 1.0 - PRIOR, list(earlier)
     for step, token in enumerate(tokens):
         agreeing = [other for other in agreeing if len(other) > step]
         if not agreeing:
@@ -79,12 +79,13 @@ def _write_copy(
         row = start + step
         next_tokens = np.array([other[step] for other in agreeing], dtype=np.int64)
         outcomes = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
-        chance = copied * len(agreeing) / (copied * len(agreeing) + independent)
-        m[row] = (1.0 - chance) * distribution.p[row] + chance * np.bincount(outcomes, minlength=m.shape[1]) / len(agreeing)
-        # Bayes' rule: a copy that agrees had this token for certain.
+        copy_chance = one_copy * len(agreeing) / (one_copy * len(agreeing) + independent)
+        m[row] = (1.0 - copy_chance) * distribution.p[row] + copy_chance * np.bincount(outcomes, minlength=m.shape[1]) / len(agreeing)
+        # Bayes' rule: an independent answer has this token with probability p, a copy of an agreeing answer for certain.
         independent *= float(distribution.p[row, distribution.outcome[row]])
         agreeing = [other for other in agreeing if other[step] == token]
-        copied, independent = copied / (copied + independent), independent / (copied + independent)
+        # Only their ratio counts; this keeps both from becoming too small for a float.
+        one_copy, independent = one_copy / (one_copy + independent), independent / (one_copy + independent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

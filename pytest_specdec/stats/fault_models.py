@@ -147,7 +147,8 @@ def typical(p: Floats, _: Floats) -> Floats:
     """Return 1 for outcomes accepted by typical acceptance, else 0, [N, K+1].
 
     The rule is Medusa's (arXiv 2401.10774), with vLLM's defaults: it accepts x if ``p(x) > min(.09, .3 exp(-H(p)))``. For the entropy H the
-    remainder is taken to be spread over tokens that are each half as probable as the last top token.
+    remainder is taken to be spread over tokens that are each half as probable as the last top token; for the comparison it is one outcome,
+    accepted or not as a whole.
     """
     token_p = np.concatenate([p[:, :-1], np.minimum(_least_probable(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
     entropy = -(p * np.log(np.where(token_p > 0, token_p, 1.0))).sum(axis=1, keepdims=True)

@@ -30,10 +30,11 @@ TINY = 1e-300
 
 
 def log_largest(rate: float) -> float:
-    """Return the log of the largest payoff of one token.
+    """Return the log of the largest payoff of one token, a cap on bets.
 
-    ``rate`` is the largest share of positions that jump; without jumps the result is inf. The cap covers jumps within the remainder that
-    have a direction after all: their mean payoff at every token is then at most SHARE_AT_MOST, or LEAST times the rate.
+    ``rate`` is the largest share of positions that jump; without jumps the result is inf. Within the remainder bets assume jumps in
+    proportion to p. Even if all go to one token there, they bring ``rate`` times the cap at most to the mean payoff: the cap makes that
+    SHARE_AT_MOST, but is LEAST if that is more.
     """
     return log(max(SHARE_AT_MOST / rate, LEAST)) if rate > 0.0 else inf
 
@@ -42,22 +43,24 @@ def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
     """Return the largest payoff c of a bet allowing for jumps.
 
     It is [N], with ``sum max((1 - r) p, m / c) = 1`` at each of N tokens. The distributions that are bet on, ``m``, whose sums may be below
-    1, and the baseline's, ``p``, are [N, K+1]; ``rate`` [N], above 0, is r. c is the largest ``m(A) / (r + (1 - r) p(A))`` over sets A of
-    outcomes, found by Dinkelbach's iteration (1967): the next set has the outcomes that pay more than the value of the last one, until no
-    value grows.
+    1, and the baseline's, ``p``, are [N, K+1]; ``rate`` [N], above 0, is r. With A, the outcomes at which ``m / c`` is the larger term, the
+    sum is ``m(A) / c + (1 - r) (1 - p(A))``, so that ``c = m(A) / (r + (1 - r) p(A))``, the value of A. For another set this sum would not
+    be the larger terms and thus at most 1, so that no set has a larger value. c is found by Dinkelbach's iteration (1967): the next set has
+    the outcomes with ``m / ((1 - r) p)`` above the last set's value, until no value grows.
     """
     without_jump = (1.0 - rate)[:, None] * p
     # The value of the first set, which has all outcomes.
     most = _row_sums(m) / np.maximum(rate + _row_sums(without_jump), TINY)
-    rows = np.arange(len(m))  # tokens whose value may still grow
+    # Tokens whose value may still grow: m, without_jump and rate are cut down to their rows.
+    growing = np.arange(len(m))
     for _ in range(m.shape[1]):
-        pays_more = m > most[rows, None] * without_jump
-        value = np.einsum("ij,ij->i", m, pays_more) / (rate + np.einsum("ij,ij->i", without_jump, pays_more))
-        grows = value > most[rows] * (1.0 + 1e-12)
+        in_set = m > most[growing, None] * without_jump
+        value = np.einsum("ij,ij->i", m, in_set) / (rate + np.einsum("ij,ij->i", without_jump, in_set))
+        grows = value > most[growing] * (1.0 + 1e-12)
         if not grows.any():
             break
-        rows, m, without_jump, rate = rows[grows], m[grows], without_jump[grows], rate[grows]
-        most[rows] = value[grows]
+        growing, m, without_jump, rate = growing[grows], m[grows], without_jump[grows], rate[grows]
+        most[growing] = value[grows]
     return np.asarray(most)
 
 

@@ -61,14 +61,15 @@ class Beyond:
 def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: bool = False) -> LogitShift | None:
     """Return the logit shift between two servers, with its limits.
 
-    ``by_prompt`` has, for each prompt, pairs of one server's log-probability of a token and the other server's position with that token.
-    With ``largest`` the result is a noise: the larger of each prompt's two estimates counts then, not the smaller. In the upper limit the
-    larger one always counts. A position is usable if its token is not all but certain. None for fewer than 12 prompts with usable
-    positions: the smallest of 11 values lies above the median with a probability of more than :data:`ERROR`.
+    ``by_prompt`` has, for each prompt, pairs of one server's log-probability of a token and the other server's position with that token. A
+    prompt has two estimates, by the median and by the upper tenth of its positions. The smaller one counts, so that a shift is no artefact
+    of the noise's shape. With ``largest`` the larger one counts, for a noise that is tolerated; in the upper limit it always does. A
+    position is usable if its token is not all but certain. None for fewer than 12 prompts with usable positions: the smallest of 11 values
+    lies above the median with a probability of more than :data:`ERROR`.
     """
-    squared = [values for pairs in by_prompt if (values := _squares(pairs))]
-    variances = np.sort([_variance(values, largest=largest) for values in squared])
-    larger_variances = np.sort([_variance(values, largest=True) for values in squared])
+    squared = [values for pairs in by_prompt if (values := _squared_differences(pairs))]
+    variances = np.sort([_prompt_variance(values, largest=largest) for values in squared])
+    larger_variances = np.sort([_prompt_variance(values, largest=True) for values in squared])
     rank = _lowest_rank(len(squared))
     if not rank:
         return None
@@ -84,21 +85,23 @@ def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: b
 def count_beyond(by_prompt: Iterable[Sequence[tuple[float, Position]]], nats: float, *, largest: bool = False) -> Beyond:
     """Return a count of prompts with a shift above ``nats``.
 
-    ``by_prompt`` and ``largest`` are those of :func:`measure`. The shift of a prompt with fewer than 10 usable positions must be three
-    times as large, since few positions vary more by chance. A prompt without usable positions is not among those compared.
+    ``by_prompt`` has, for each prompt, pairs of one server's log-probability of a token and the other server's position with that token.
+    With ``largest`` the larger of a prompt's two estimates of its shift counts, else the smaller (:func:`measure`). The shift of a prompt
+    with fewer than 10 usable positions must be three times as large, since few positions vary more by chance. A prompt without usable
+    positions is not among those compared.
     """
-    squared = [values for pairs in by_prompt if (values := _squares(pairs))]
+    squared = [values for pairs in by_prompt if (values := _squared_differences(pairs))]
     limits = (nats * (1.0 if len(values) >= _LEAST_POSITIONS else _OF_FEW) for values in squared)
-    beyond = sum(_variance(values, largest=largest) > limit**2 for values, limit in zip(squared, limits, strict=True))
+    beyond = sum(_prompt_variance(values, largest=largest) > limit**2 for values, limit in zip(squared, limits, strict=True))
     return Beyond(prompts=beyond, compared=len(squared))
 
 
-def _squares(pairs: Sequence[tuple[float, Position]]) -> list[float]:
+def _squared_differences(pairs: Sequence[tuple[float, Position]]) -> list[float]:
     """Return an estimate of a logit's squared difference at each usable position."""
     return squares((logprob - position.logprob, position) for logprob, position in pairs)
 
 
-def _variance(values: Sequence[float], *, largest: bool) -> float:
+def _prompt_variance(values: Sequence[float], *, largest: bool) -> float:
     """Return the variance of a logit's difference in one prompt.
 
     ``values`` estimate it, one for each position (:func:`logprob_noise.squares`). From ten values on there are two estimates, by their

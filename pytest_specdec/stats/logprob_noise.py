@@ -78,30 +78,34 @@ class Calibration:
     def valid(self) -> bool:
         """True if the noise is small enough to judge single tokens.
 
-        The scale, the noise by a median, decides, less three standard errors, since a tail does not move it. An infinite noise is never
-        valid. True also if nothing is known.
+        True also if nothing is known. An infinite noise is never valid. Otherwise the estimate by a median, ``scale``, decides: a tail does
+        not move it. It must not be above the limit by more than three standard errors, which are known of ``noise`` alone.
         """
         if self.noise is None:
             return True
+        if not math.isfinite(self.noise):
+            return False
         scale = self.noise if self.scale is None else self.scale
-        return math.isfinite(self.noise) and scale - _STANDARD_ERRORS * self.noise_error <= INVALID_ABOVE
+        return scale - _STANDARD_ERRORS * self.noise_error <= INVALID_ABOVE
 
 
 def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = True) -> Calibration:
     """Return noise and bias in pairs of reported and scored log-probabilities.
 
-    Each pair has the log-probability that a server reported in decoding, and the position of the same token under teacher forcing. With
-    independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so s_hat =
-    sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens of weight above 0.05. Only the top tokens of sum p^2 are known, so that s_hat is
-    rather too large. Both log-probabilities must be raw, before any sampling parameter.
+    Each pair has the log-probability that a server reported in decoding, and the position of the same token under teacher forcing, which
+    scores it. Both are raw, before any sampling parameter. delta is their difference.
+    Noise: independent logit noise of sd s gives delta the variance s^2 w to first order, with the weight w = 1 - 2 p_x + sum p^2. So
+    ``noise`` is sqrt(mean(delta^2 / w)) over tokens of weight above 0.05, and ``scale`` is computed from the median of delta^2 / w. The top
+    tokens alone are known of sum p^2, which makes both somewhat too large.
 
-    A scorer that raises the distribution to a wrong power (a cache of another precision, a template, a temperature applied twice) makes
-    delta proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured on ``unprocessed`` draws only, from the
-    raw distribution: a token drawn at a low temperature is more probable if noise raised it, which makes a slope as well.
+    Bias: a scorer that raises the distribution to a wrong power (a cache of another precision, a template, a temperature applied twice)
+    makes delta proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured only if tokens were drawn from the
+    ``unprocessed`` distribution: at a low temperature the tokens that noise raised are drawn more often, which makes a slope as well.
     """
     numbers = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
     deltas, top_tokens = np.array([delta for delta, _ in numbers]), _TopTokens.of([position for _, position in numbers])
-    squared, line = _squares(deltas, top_tokens), _fit_line(deltas, top_tokens) if unprocessed else _Line()
+    squared = _squares(deltas, top_tokens)
+    line = _fit_line(deltas, top_tokens) if unprocessed else _Line()
     measured = Calibration(
         noise=math.sqrt(float(squared.mean())) if len(squared) else None,
         tokens=len(squared),
@@ -111,9 +115,9 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
         scoring_bias=line.slope,
         scoring_bias_error=line.error,
     )
-    # A bias is part of every difference: of biased scores the noise is that of the differences less the fitted line.
-    biased = replace(measured, noise=line.noise)
-    return biased if biased.is_biased else measured
+    # A bias is part of every difference: of biased scores the noise is what the differences vary by about the fitted line.
+    without_bias = replace(measured, noise=line.noise)
+    return without_bias if without_bias.is_biased else measured
 
 
 def robust_scale(squared: Floats) -> float | None:
@@ -216,12 +220,13 @@ class _Line:
 def _fit_line(deltas: Floats, top_tokens: _TopTokens) -> _Line:
     """Return delta as a linear function of ``log p(x) - E_p log p``.
 
-    It is fitted by least squares with an intercept, each token weighted by the inverse of ``1 - 2 p_x + sum p^2``, to which the variance of
-    its delta is proportional; ``deltas`` [N] are reported less scored log-probabilities, at the positions of ``top_tokens``. The slope's
-    error is White's (1980) estimator. Only tokens with less than a quarter of the mass unlisted are used: the mean of log p is known from
-    the top tokens alone, and a long tail flattens the slope. Noise of sd s alone makes a slope of about -s^2/7 to -s^2/2, by the shape of
-    the distributions. Slope 0 with an infinite error is returned for too few tokens, and if all are equally expected.
+    ``deltas`` [N] are reported less scored log-probabilities, at the positions of ``top_tokens``. The fit is least squares with an
+    intercept. A token's weight is 1 over ``1 - 2 p_x + sum p^2``, to which the variance of its delta is proportional. The slope's error is
+    White's (1980) estimator, the noise the root of the weighted mean of squared residuals. Noise of sd s alone makes a slope of about
+    -s^2/7 to -s^2/2, by the shape of the distributions. Slope 0 with an infinite error is returned for too few tokens, and if ``log p(x) -
+    E_p log p`` is the same for all.
     """
+    # E_p log p is known from the top tokens alone: a long tail beyond them would flatten the slope.
     usable = np.isfinite(deltas) & (top_tokens.variance_factor > _LEAST_WEIGHT) & (top_tokens.remainder < _MOST_REMAINDER)
     if usable.sum() < _LEAST_TOKENS:
         return _Line()

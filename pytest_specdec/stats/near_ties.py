@@ -159,8 +159,9 @@ def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list
 def _raise_to_null(null: Floats, flips: Floats) -> Floats:
     """Return ``flips`` raised to at least ``null``, candidate by candidate.
 
-    Both are [N, K]. A bet is valid only with ``Q_j >= P0_j`` for all candidates below the best (module docstring). What exceeds the null is
-    scaled down if it would leave the best candidate less than 0.02.
+    Both are [N, K], the probabilities of the candidates below the best one: Q of a bettor and P0 of the null hypothesis; the best one has 0
+    in both. A bet is valid only with ``Q_j >= P0_j`` for all of them (module docstring). The excess over the null is scaled down if all of
+    Q would be more than _MOST, which leaves the best candidate 0.02.
     """
     above_null = np.maximum(flips - null, 0.0)
     # The mass above the null, and the most that leaves the best candidate its share.
@@ -172,10 +173,10 @@ def _raise_to_null(null: Floats, flips: Floats) -> Floats:
 def _log_payoffs(null: Floats, flips: Floats, chosen: Ints) -> Floats:
     """Return the log payoffs of one bettor at the chosen candidates.
 
-    They are [N]. ``flips`` [N, K] is the bettor's distribution Q, ``null`` [N, K] is P0. An unlisted token pays as the best one does, which
-    keeps the mean payoff at most 1.
+    They are [N], ``ln Q(x) - ln P0(x)``. ``flips`` [N, K] is the bettor's distribution Q, ``null`` [N, K] is P0; both are 0 for the best
+    candidate, which has the rest of either. ``chosen`` [N] is the emitted candidate's index, 0 for the best one and -1 for an unlisted
+    token. An unlisted token pays as the best one does: no candidate pays less, so that such tokens only lower the mean payoff.
     """
-    # The best candidate has the rest of either distribution.
     best = np.log1p(-flips.sum(axis=1).clip(max=_MOST)) - np.log1p(-null.sum(axis=1).clip(max=_MOST))
     rows = np.arange(len(chosen))
     flip_chance, null_chance = flips[rows, np.maximum(chosen, 0)], null[rows, np.maximum(chosen, 0)]

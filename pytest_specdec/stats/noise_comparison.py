@@ -105,8 +105,8 @@ class NoiseComparison:
     def kernel(self) -> float | None:
         """Ratio of the verify kernel's noise to decode's; None if exact.
 
-        Reported and scored log-probabilities come from two kernels, and prefill, which scores, is assumed to be as noisy as decode:
-        ``granted^2 = 2 decode^2`` and ``noise^2 = verify^2 + decode^2``.
+        Two kernels add to a noise, that which reports and that which scores, prefill. Prefill is assumed to be as noisy as decode, so that
+        ``granted^2 = decode^2 + decode^2`` for the baseline and ``noise^2 = verify^2 + decode^2`` for the arm.
         """
         if self.granted < _VISIBLE:
             return None
@@ -125,7 +125,8 @@ def scale(squares: Sequence[float] | Floats) -> float:
 def tolerated_floor(*, single_precision: bool, one_boot: bool) -> float:
     """Return the noise tolerated however exact the baseline is, in nats.
 
-    It is of one logit, and larger if ``one_boot`` of the baseline answered and scored, since the noise between boots is then unknown.
+    It is of one logit, and small in ``single_precision``. Else it is larger if ``one_boot`` of the baseline answered and scored: the noise
+    between two boots is then unknown.
     """
     if single_precision:
         return SINGLE_PRECISION
@@ -144,28 +145,31 @@ def tolerated_factor(granted: float) -> float:
 def jump_limit(granted: float, floor: float, *, exact: bool = False) -> float:
     """Return the least difference counted as a jump, in nats.
 
-    It is the largest of half a nat, four times the noise tolerated with a baseline of ``granted`` nats, and eight times the ``floor``. Half
-    a nat is left out for ``exact`` servers, which have been seen not to jump.
+    It is the largest of three: half a nat, four times the tolerated noise, and eight times the ``floor``, a noise in nats that is tolerated
+    whatever the baseline shows. ``granted`` is the baseline's own noise, nats; that times :func:`tolerated_factor` is tolerated. Half a nat
+    is left out for ``exact`` servers, which have been seen not to jump.
     """
-    return max(0.0 if exact else _STATED, _PER_NOISE * tolerated_factor(granted) * granted, _PER_FLOOR * floor)
+    tolerated = tolerated_factor(granted) * granted
+    return max(0.0 if exact else _STATED, _PER_NOISE * tolerated, _PER_FLOOR * floor)
 
 
 def compare(arm: LogprobSample, baseline: LogprobSample, floor: float, *, exact: bool = False) -> NoiseComparison:
     """Return the comparison of two arms' differences, in noise and jumps.
 
     Neither sample may be empty; ``floor`` is the noise in nats that is tolerated whatever the baseline shows, and ``exact`` servers have a
-    lower :func:`jump_limit`. The ``factor`` is :func:`tolerated_factor` of the baseline's noise.
+    lower :func:`jump_limit`. An arm may be :func:`tolerated_factor` times as noisy as the baseline.
 
-    Noise: the arm's squares over ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's among the largest
-    fifth, and among the largest twentieth (Mood's test, 1950, at other quantiles). It is exact if the arm's noise has the baseline's shape
-    and is ``factor`` times as large. A second test, of the floor's normal quantile, must reject as well. Jumps: Fisher's exact test on
-    tokens beyond the limit, against the baseline's beyond the limit over ``factor``. Tokens are assumed independent, and the factor fixed,
-    though it follows from the baseline.
+    Noise is tested twice, and both tests must reject. Against the baseline: the arm's squares over ``factor^2`` and the baseline's are
+    pooled, and Fisher's exact test counts the arm's among the largest fifth, and among the largest twentieth (Mood's test, 1950, at other
+    quantiles). It is exact if the arm's noise has the baseline's shape and is ``factor`` times as large. Against the floor: more than a
+    fifth, or a twentieth, of the squares lie beyond that quantile of normal noise of the floor's size. Jumps: Fisher's exact test on tokens
+    beyond the limit. Tokens are assumed independent, and the factor fixed, though it follows from the baseline.
     """
     z, z0 = np.asarray(arm.squares, dtype=np.float64), np.asarray(baseline.squares, dtype=np.float64)
     granted = scale(z0)
     factor, limit = tolerated_factor(granted), jump_limit(granted, floor, exact=exact)
     jumps = int((np.asarray(arm.distances) > limit).sum())
+    # An arm ``factor`` times as noisy is beyond the limit as often as the baseline is beyond limit / factor.
     other_jumps = int((np.asarray(baseline.distances) > limit / factor).sum())
     return NoiseComparison(
         noise=scale(z),
@@ -183,24 +187,26 @@ def compare(arm: LogprobSample, baseline: LogprobSample, floor: float, *, exact:
 def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
     """Return the p-value of no more noise than is tolerated, by two quantiles.
 
-    It is twice the smaller of both p-values (Bonferroni). ``z`` are the squares of the arm, ``z0`` those of the baseline.
+    ``z`` are the squares of the arm, ``z0`` those of the baseline. The noise is tolerated up to ``floor`` nats, or ``factor`` times the
+    baseline's if that is more. The quantiles are those that a fifth and a twentieth of the squares exceed (_FRACTIONS).
     """
-    return min(1.0, len(_FRACTIONS) * min(_quantile_p_value(z, z0, floor, factor, fraction) for fraction in _FRACTIONS))
+    smallest = min(_quantile_p_value(z, z0, floor, factor, fraction) for fraction in _FRACTIONS)
+    return min(1.0, len(_FRACTIONS) * smallest)  # Bonferroni, for the choice among them
 
 
 def _quantile_p_value(z: Floats, z0: Floats, floor: float, factor: float, fraction: float) -> float:
     """Return the p-value at the quantile beyond which ``fraction`` of the squares lie.
 
-    It is the larger of two, against the ``floor`` and against ``factor`` times the baseline's noise: the arm, with squares ``z``, must
-    exceed both. ``z0`` are the baseline's squares.
+    It is the larger of two, against the ``floor``, a noise in nats, and against ``factor`` times the baseline's noise: the arm's squares
+    ``z`` must exceed both. ``z0`` are the baseline's squares.
     """
     # Of normal noise of the floor's size, ``fraction`` of the squares lie beyond this quantile.
     beyond = int((z > _normal_quantile(fraction) * floor**2).sum())
+    against_floor = proportions.greater_than_rate(beyond, len(z), fraction)
+    # An arm ``factor`` times as noisy has squares factor^2 times as large. Scaled down, they are as often among the largest of both.
     arm_count, baseline_count = _count_largest(z / factor**2, z0, fraction)
-    return max(
-        proportions.greater_than_rate(beyond, len(z), fraction),
-        proportions.greater_than_other(arm_count, len(z), baseline_count, len(z0)),
-    )
+    against_baseline = proportions.greater_than_other(arm_count, len(z), baseline_count, len(z0))
+    return max(against_floor, against_baseline)
 
 
 def _count_largest(z: Floats, z0: Floats, fraction: float) -> tuple[int, int]:
@@ -215,10 +221,10 @@ def _count_largest(z: Floats, z0: Floats, fraction: float) -> tuple[int, int]:
 def detectable_noise(tokens: int, baseline: Sequence[float], floor: float, alpha: float) -> float:
     """Return the smallest noise detected with a probability of 0.99.
 
-    It is in nats, for an arm with ``tokens`` squares, as in :class:`LogprobSample`, and the tests of :func:`compare` at ``alpha``. The
-    arm's squares have the shape of the ``baseline`` ones, scaled; the shape is normal if the baseline is exact. The counts are those of the
-    shape's quantiles, less what chance takes from them with probability 0.01. The noise is found by bisection between the tolerated noise
-    and 100 times that, which is returned if nothing smaller is detected.
+    It is in nats, for an arm with ``tokens`` squares, as in :class:`LogprobSample`, and the tests of :func:`compare` at ``alpha``, of which
+    ``floor`` is the noise in nats tolerated in any case. The arm's squares have the shape of the ``baseline`` ones, scaled; the shape is
+    normal if the baseline is exact. The tests must reject even if chance makes their counts as low as it does in 1 % of cases. The noise is
+    found by bisection between the tolerated noise and 100 times that, which is returned if nothing smaller is detected.
     """
     z0 = np.asarray(baseline, dtype=np.float64)
     granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
@@ -237,14 +243,14 @@ def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
     """Return True if both tests reject in spite of chance.
 
     They are those of :func:`compare`, against the ``floor`` and against the baseline's noise, at the larger of its two fractions. ``z`` and
-    ``z0`` are expected squares of arm and baseline. The arm's counts are reduced, and the baseline's raised, by a loss that chance exceeds
-    with probability 0.01. The p-value, corrected for two fractions, must be ``alpha`` at most.
+    ``z0`` are expected squares of arm and baseline. The arm's counts are taken to be less than expected by what chance exceeds with
+    probability 0.01. The p-value, corrected for two fractions, must be ``alpha`` at most.
     """
     tokens = len(z)
     beyond = int((z > _normal_quantile(_BULK) * floor**2).sum())
-    arm_count, baseline_count = _count_largest(z / tolerated_factor(scale(z0)) ** 2, z0, _BULK)
     beyond -= _chance_loss(beyond, tokens, 1.0)
-    # The baseline's count varies too.
+    arm_count, baseline_count = _count_largest(z / tolerated_factor(scale(z0)) ** 2, z0, _BULK)
+    # The baseline's share varies too, tokens / len(z0) times as much; of the largest squares of both, it has those that the arm has not.
     lost = _chance_loss(arm_count, tokens, 1.0 + tokens / len(z0))
     arm_count, baseline_count = arm_count - lost, min(len(z0), baseline_count + lost)
     if min(beyond, arm_count) <= 0:
@@ -254,9 +260,10 @@ def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
     return len(_FRACTIONS) * max(against_floor, against_baseline) <= alpha
 
 
-def _chance_loss(count: int, tokens: int, wider: float) -> int:
-    """Return a count's loss by chance, exceeded in 1 %.
+def _chance_loss(count: int, tokens: int, variance_factor: float) -> int:
+    """Return how far a count may fall below its expectation by chance.
 
-    ``count`` hits are expected of ``tokens``. Their variance is ``wider`` times the binomial one, and the loss that of a normal variable.
+    ``count`` of ``tokens`` are expected. It falls by more in 1 % of cases, taken as normal with ``variance_factor`` times the binomial
+    variance. The result is rounded up, to be safe.
     """
-    return int(DETECTED * sqrt(count * (1.0 - count / tokens) * wider)) + 1
+    return int(DETECTED * sqrt(count * (1.0 - count / tokens) * variance_factor)) + 1

@@ -82,10 +82,11 @@ class Adjustment:
 def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
     """Return the amounts added by ``penalties`` to one answer's logits.
 
-    ``prompt`` and ``emitted`` are token ids; the amounts are for each of the T emitted tokens, on the top tokens ``ids`` [T, K] there, -1
-    for none, and outside them. Presence and frequency subtract ``presence [c > 0] + frequency c`` from a token that occurs ``c`` times in
-    ``window``, the tokens before it that the server counts (https://platform.openai.com/docs/api-reference/parameter-details). Tokens under
-    a repetition penalty (arXiv 1909.05858) are marked unsure, since the amount is unknown.
+    ``prompt`` and ``emitted`` are token ids. At each of the T emitted tokens the result has the amounts of the top tokens, ``ids`` [T, K]
+    (-1 for none), of the emitted token, and marks of changes elsewhere. Presence and frequency subtract ``presence [c > 0] + frequency c``
+    from a token that occurs ``c`` times in ``window`` (https://platform.openai.com/docs/api-reference/parameter-details). The window has
+    the tokens before the next one that the server counts; whether the prompt is among them it says for these two penalties, and apart for
+    the repetition penalty (arXiv 1909.05858). Tokens under that one are marked unsure, since the amount is unknown.
     """
     # Only these ids may be changed: counts and amounts have a column for each, [T, M].
     touched = sorted({*prompt, *emitted, *penalties.bias})

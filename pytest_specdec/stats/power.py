@@ -66,11 +66,7 @@ class EvidenceGrowth:
     def times(self, factor: float) -> EvidenceGrowth:
         """Return the growth over ``factor`` times as many such tokens."""
         return replace(
-            self,
-            drift=factor * self.drift,
-            variance=factor * self.variance,
-            steps=round(factor * self.steps),
-            third=factor * self.third,
+            self, drift=factor * self.drift, variance=factor * self.variance, steps=round(factor * self.steps), third=factor * self.third
         )
 
     def length_for(self, log_barrier: float, probability: float) -> float:
@@ -95,8 +91,8 @@ def growth(log_ratios: Floats, truth: Floats, cap: float, last: Bools | None = N
 
     ``log_ratios`` are what the test adds to its log evidence for each outcome, capped at ``cap``; ``truth`` is the distribution of outcomes
     under the fault. Both are [N, K+1], for N tokens over K top tokens and the remainder. ``last`` [N] marks the last token of each answer:
-    the variance between the answers' drifts, their mean evidence, is then added, since other answers have other prefixes. Without it the
-    growth is that of the run's own prefixes.
+    the variance of the mean evidence from answer to answer is then added, since other answers have other prefixes. Without it the growth is
+    that of the run's own prefixes. Third moment and overshoot correct the chance of an alarm for rare, strong evidence and large steps.
     """
     capped = np.minimum(log_ratios, cap)
     mean = np.einsum("ij,ij->i", truth, capped)
@@ -127,10 +123,11 @@ def _variance_between(drifts: Floats, last: Bools) -> float:
 def overshoot(log_ratios: Floats, truth: Floats) -> float:
     """Return the mean overshoot of a level by a driftless walk.
 
-    The overshoot is the distance above a level at which the walk first passes it. Its steps are ``log_ratios`` [N, K+1] with probabilities
-    ``truth``, every row equally likely, less their mean. The result is ``E x^3 / (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl
-    / l^2``, f being the characteristic function of a step (Siegmund 1985, chapter X; 0.583 s for normal steps). Beyond the last frequency
-    the logarithm of ``1 - f`` is replaced by its mean, 0. A walk without variance has none.
+    The overshoot is the distance above a level at which the walk first passes it. Its steps x are ``log_ratios`` [N, K+1] with
+    probabilities ``truth``, every row equally likely, less their mean; s^2 is their variance. The result is ``E x^3 / (6 s^2) - 1/pi
+    int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund 1985, chapter X; 0.583 s
+    for normal steps). Only ``|1 - f|`` is needed of f, since the real part of a logarithm is the logarithm of the absolute value. A walk
+    without variance has no overshoot.
     """
     steps, chance = _pool_steps(log_ratios, truth)
     variance = float(chance @ steps**2)
@@ -138,18 +135,23 @@ def overshoot(log_ratios: Floats, truth: Floats) -> float:
         return 0.0
     at = FREQUENCIES / sqrt(variance)
     coarse = np.float32  # enough for the higher frequencies, and faster
-    distances = np.concatenate([_distance(at[:FINE], steps, chance), _distance(at[FINE:], steps.astype(coarse), chance.astype(coarse))])
-    terms = np.log(2.0 * distances / (at**2 * variance)) / at**2
-    # Up to the first frequency the integrand hardly changes; from the last one on |1 - f| is taken as 1.
-    integral = terms[0] * at[0] + np.trapezoid(terms * at, np.log(at)) + (log(2.0 / variance) - 2.0 * log(at[-1]) - 2.0) / at[-1]
-    return float(chance @ steps**3) / (6.0 * variance) - float(integral) / pi
+    fine_part = _one_less_f(at[:FINE], steps, chance)
+    coarse_part = _one_less_f(at[FINE:], steps.astype(coarse), chance.astype(coarse))
+    integrand = np.log(2.0 * np.concatenate([fine_part, coarse_part]) / (at**2 * variance)) / at**2
+    up_to_first = integrand[0] * at[0]  # it hardly changes there
+    between = np.trapezoid(integrand * at, np.log(at))  # frequencies are evenly spaced in their logarithm
+    # From the last frequency on log |1 - f| is replaced by its mean, 0: the integral of log(2 / (s l)^2) / l^2.
+    beyond_last = (log(2.0 / variance) - 2.0 * log(at[-1]) - 2.0) / at[-1]
+    return float(chance @ steps**3) / (6.0 * variance) - float(up_to_first + between + beyond_last) / pi
 
 
-def _distance(at: Floats, steps: npt.NDArray[np.floating], chance: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Return ``|1 - f|`` of a step's characteristic function f.
+def _one_less_f(at: Floats, steps: npt.NDArray[np.floating], chance: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Return ``|1 - f|``, f being the characteristic function of a step.
 
-    It is [F], at the frequencies ``at`` [F], for ``steps`` [B] with probabilities ``chance`` [B], in the precision of ``steps``.
+    f(l) is the mean of ``exp(i l x)`` over the ``steps`` x, B values with probabilities ``chance``. The result is [F], at the frequencies l
+    in ``at`` [F], in the precision of ``steps``.
     """
+    # The real part of 1 - f is the mean of 1 - cos(phase) = 2 sin(phase / 2)^2, which keeps its digits at small phases.
     phase = at.astype(steps.dtype)[:, None] * steps[None, :]
     return np.asarray(np.hypot(2.0 * np.sin(phase / 2.0) ** 2 @ chance, np.sin(phase) @ chance))
 
@@ -172,20 +174,22 @@ def _pool_steps(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
 def first_passage(drift: float, variance: float, barrier: float, third: float = 0.0) -> float:
     """Return the probability of evidence to reach ``barrier`` by the end.
 
-    The evidence is a motion with total drift mu, variance s^2 and third central moment k by then; b = ``barrier`` is above 0. Its time of
-    passage of b has the cumulants ``b / mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) a Brownian
-    motion with drift (1 - e) mu and variance (1 - e)^3 s^2 has the same, begun ``b k / (3 s^4 (1 - e))`` earlier, in lengths of the whole
-    motion; with a negative k it begins so much later, and the probability is 0 if that is after the end. e is :data:`STEADIEST` at most.
-    Without variance the probability is 1 if mu reaches b, else 0; it is 0 for an infinite b.
+    At the end of a run the evidence has the mean mu = ``drift``, the ``variance`` s^2 and the ``third`` central moment k; b = ``barrier``
+    is above 0. The time at which it passes b, the run's length being 1, has the cumulants ``b / mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5``
+    (Wald's identity). A Brownian motion stands in for it, the one whose time of passage has the same three: with e = mu k / (3 s^4) its
+    drift is (1 - e) mu, its variance (1 - e)^3 s^2, and it begins ``b k / (3 s^4 (1 - e))`` before the run, after its start for a negative
+    k. e is :data:`STEADIEST` at most. Without variance the probability is 1 if mu reaches b, else 0; it is 0 for an infinite b.
     """
     if not isfinite(barrier) or variance <= 0.0:
         return float(drift >= barrier)
-    skew = third / (3.0 * variance**2)
-    if skew * drift > STEADIEST:
-        skew = STEADIEST / drift
-    one_less_e = 1.0 - skew * drift
-    time = 1.0 + barrier * skew / one_less_e
-    return _brownian_passage(time * one_less_e * drift, time * one_less_e**3 * variance, barrier) if time > 0.0 else 0.0
+    e_over_drift = third / (3.0 * variance**2)
+    if e_over_drift * drift > STEADIEST:
+        e_over_drift = STEADIEST / drift
+    one_less_e = 1.0 - e_over_drift * drift
+    time = 1.0 + barrier * e_over_drift / one_less_e
+    if time <= 0.0:  # it begins after the end of the run
+        return 0.0
+    return _brownian_passage(time * one_less_e * drift, time * one_less_e**3 * variance, barrier)
 
 
 def _brownian_passage(drift: float, variance: float, barrier: float) -> float:

@@ -30,34 +30,36 @@ MOST = 0.95
 def leak_payoffs(observed: Observed, share: float, table: Floats) -> Floats:
     """Return the log payoffs [N] of a bet on leaked draft tokens.
 
-    A leak l, ``share``, is the probability that a rejected draft token is emitted all the same. The payoff is ``1 - l + l q(x)/p'(x)``,
-    divided by the mean that noise in p adds, as in ``betting.table``, and lowered for jumps. Its mean is one at most (module docstring). A
-    token with p = 0 pays ``1 - l``, the least there is. Without the draft's distribution of single tokens, and where truncation leaves no
-    p', the payoffs are those of ``table`` [N, K+1], the same bet on outcomes.
+    A leak l, ``share``, is the probability that a rejected draft token is emitted all the same. The payoff is ``1 - l + l q(x)/p'(x)``: p'
+    is an upper bound of the emitted token's own p, and q(x) a lower bound of its own q, ``q_chosen``. Its mean is one at most (module
+    docstring). It is divided by the mean payoff under noise in p, as in ``betting.table``, and lowered for jumps. A token with p = 0 pays
+    ``1 - l``, the least there is. Without q(x), and where truncation leaves no p', the payoffs are those of ``table`` [N, K+1], the same
+    bet on outcomes.
     """
     distribution = observed.distribution
     table_payoffs = betting.at_outcome(table, distribution)
     if observed.q is None or observed.q_chosen is None:
         return table_payoffs
-    # How much more a correct server is paid for noise of unit variance in p.
-    added = (distribution.p[:, :-1] ** 2).sum(axis=1) - (distribution.p * observed.q)[:, :-1].sum(axis=1)
-    widening = 1.0 + np.asarray(distribution.noise) ** 2 * share * np.maximum(0.0, added)
-    paid = np.log(1.0 - share + share * _ratio(distribution, observed.q_chosen)) - np.log(widening)
+    # By how much noise of unit variance in p raises the mean of q/p: sum_i q_i (sum p^2 - p_i), tokens of the remainder being small.
+    rise = (distribution.p[:, :-1] ** 2).sum(axis=1) - (distribution.p * observed.q)[:, :-1].sum(axis=1)
+    mean = 1.0 + np.asarray(distribution.noise) ** 2 * share * np.maximum(0.0, rise)
+    paid = np.log(1.0 - share + share * _ratio(distribution, observed.q_chosen)) - np.log(mean)
     return np.where(_has_bound(distribution), betting.at_jumps(distribution, paid, observed.q, share), table_payoffs)
 
 
 def refine_remainder(observed: Observed, stake: Floats) -> Floats:
     """Return log factors [N] that refine a bet within the remainder.
 
-    A table pays for all tokens of the remainder alike. This factor pays more for those that the draft prefers, x being the emitted one: it
-    is ``1 - l + l (q(x)/q_rest) / (p'(x)/p_rest)``. l is the ``stake`` [N], fixed before the token, and p_rest the remainder's mass; q_rest
-    bounds that of q from above: one less q of the top tokens at which it is exact. Given a token of the remainder, the factor's mean is ``1
-    - l + l sum_x q(x)/q_rest <= 1``, so that a bet times this factor still has a mean of one at most. The log factor is 0 for top tokens,
-    without the draft's distribution of single tokens, and if the remainder is no outcome of the core or has no mass in q.
+    A bet on outcomes pays all tokens of the remainder alike. This factor pays more for those that the draft prefers, x being the emitted
+    one: it is ``1 - l + l (q(x)/q_rest) / (p'(x)/p_rest)``. l is the ``stake`` [N], fixed before the token; p'(x) is an upper bound of the
+    token's p, q(x) a lower bound of its q. p_rest is the remainder's mass, q_rest the most that it may have in q. Given a token of the
+    remainder, the factor's mean is ``1 - l + l sum_x q(x)/q_rest <= 1``, so that a bet times this factor still has a mean of one at most.
+    The log factor is 0 for top tokens, without q(x), and if the remainder is no outcome of the core or has no mass in q.
     """
     distribution, nothing = observed.distribution, np.zeros(observed.tokens)
     if observed.q is None or observed.q_chosen is None or observed.listed is None:
         return nothing
+    # ``listed`` marks the top tokens whose q is exact: the remainder has what they leave at most.
     q_rest = 1.0 - np.where(observed.listed, observed.q, 0.0)[:, :-1].sum(axis=1)
     in_remainder = distribution.outcome == distribution.p.shape[1] - 1
     refines = in_remainder & distribution.core[:, -1] & _has_bound(distribution) & (q_rest > LEAST)
@@ -68,10 +70,10 @@ def refine_remainder(observed: Observed, stake: Floats) -> Floats:
 def excess_stake(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
     """Return the stake [N] in the remainder for a bet on wrong acceptance.
 
-    The fault accepts draft tokens with probability ``accept``, on the outcomes of ``split``, whose remainder has ``parts`` pieces. The
-    stake is half the fraction, MOST at most, of a correct server's rejected draft tokens that the fault accepts: about so much of what it
-    emits beyond the top tokens follows q, since most faults accept no more than some multiple of p. It is 0 if the fault accepts no draft
-    token in the remainder.
+    The fault accepts draft tokens with probability ``accept``, on the outcomes of ``split``, whose remainder has ``parts`` pieces. A
+    fraction of the draft tokens that a correct server rejects is accepted by the fault; it is taken as MOST at most. The stake is half of
+    it: the wrongly accepted tokens follow q only in part, since most faults accept up to some multiple of p. It is 0 if the fault accepts
+    no draft token in the remainder.
     """
     # Probabilities that a correct server accepts a draft token, and that only the fault accepts it.
     rightly_accepted = np.minimum(split.p, split.q).sum(axis=1)
@@ -84,11 +86,12 @@ def excess_stake(split: SplitRemainder, accept: Floats, parts: int = 2) -> Float
 def refined_payoffs(observed: Observed, m: Floats, stake: Floats) -> Floats:
     """Return the log payoffs [N] of view ``m``, refined in the remainder.
 
-    They are capped at the largest payoff that jumps allow. ``m`` [N, K+1] is the distribution bet on, ``stake`` that of
-    :func:`refine_remainder`.
+    ``m`` [N, K+1] is the distribution bet on, by outcome. ``stake`` [N] is the share of that bet, 0..1, with which it is refined: with it
+    tokens of the remainder are paid the more the draft prefers them (:func:`refine_remainder`). The payoffs are multiplied, so that logs
+    add, and capped at the largest payoff that jumps allow.
     """
-    most = jumps.log_largest(observed.distribution.jump_rate)
-    return np.minimum(betting.bet(observed.distribution, m) + refine_remainder(observed, stake), most)
+    log_cap = jumps.log_largest(observed.distribution.jump_rate)
+    return np.minimum(betting.bet(observed.distribution, m) + refine_remainder(observed, stake), log_cap)
 
 
 def _has_bound(distribution: TokenDistribution) -> Bools:

@@ -69,8 +69,10 @@ def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Fl
 def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
     """Return emitted tokens' distribution if the rejection's number draws the recovered one.
 
-    The number that rejected the draft token x is uniform on ``[a(x), 1]``. A recovered token y has the probability ``sum_x q(x) |[R(y-),
-    R(y)] and [a(x), 1]|``, a being the acceptance and R the CDF of the residual. Shapes are those of :func:`decided_by_the_draft`.
+    The draft token x is rejected by a number above a(x), the acceptance. The same number draws the recovered token y if it is in ``[R(y-),
+    R(y)]``, R being the CDF of the residual in token-id order. So y has the probability ``sum_x q(x) |[R(y-), R(y)] and [a(x), 1]|``: the
+    length of what both share, the number being uniform on [0, 1]. ``p``, ``q`` and the result are [N, K+1], ``ids`` [N, K] the top tokens',
+    ``vocabulary`` is the number of all tokens. A draft in the remainder counts as one token.
     """
     accept, recovery = ratio(p, q), residual(p, q)
     low = _cdf_below(recovery, ids, vocabulary)
@@ -78,7 +80,6 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
     recovered = np.zeros_like(low)
     for x in range(q.shape[1]):
         least = accept[:, x, None]
-        # The length of the intersection of [R(y-), R(y)] and [a(x), 1].
         recovered += q[:, x, None] * (np.maximum(high, least) - np.maximum(low, least))
     smaller = np.minimum(p, q)  # the accepted draft tokens
     top_tokens = smaller[:, :-1] + recovered
@@ -99,11 +100,13 @@ def accepts_once(split: SplitRemainder, observed: Observed) -> Floats:
 def _least_ratio(observed: Observed) -> Floats:
     """Return the least ratio p/q of drafts accepted in the window.
 
-    It is [N], over the tokens before each in the same verify window: 1 at the window's first token, and if the ratios are unknown.
+    It is [N], over the tokens before each in the same verify window, whose one random number was below it; 1 if there are none or the
+    ratios are unknown.
     """
     if observed.accepted_if_drafted is None or observed.accepted_if_emitted is None:
         return np.ones(observed.tokens)
-    ratios, follows = np.maximum(observed.accepted_if_drafted, TINY), _follows_accepted(observed, observed.accepted_if_emitted)
+    ratios = np.maximum(observed.accepted_if_drafted, TINY)  # min(1, p/q) of each emitted token
+    follows = _follows_accepted(observed, observed.accepted_if_emitted)
     least = np.ones(observed.tokens)
     # Each round looks one token further back, until no window has any left.
     while True:

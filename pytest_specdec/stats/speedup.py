@@ -120,12 +120,13 @@ class Estimate:
         """Return the estimate as a comparison with earlier runs' median.
 
         The log-ratio stays, and the variance of the median of ``runs`` earlier runs is added: pi s^2 / (2 n) for n normal runs of variance
-        s^2. An earlier run's s^2 is taken to be RUN_BOOTS / ``relative_variance`` times this one's, boots and passes alike: RUN_BOOTS is
-        the relative variance of an earlier run. If all runs are like this one, the variance becomes 1 + pi / (2 n) times as large: that of
-        a prediction interval for one more run. ``relative_variance`` must not be 0.
+        s^2 each. Boots bring RUN_BOOTS, 1.5, times the variance of one boot to an earlier run's log-ratio, ``relative_variance`` times it
+        to this one's: s^2 is taken to be in this proportion to this one's variance. If all runs are like this one, the variance becomes 1 +
+        pi / (2 n) times as large: that of a prediction interval for one more run. ``relative_variance`` must not be 0.
         """
-        widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.relative_variance)
-        return replace(self, relative_variance=self.relative_variance * widening, within_variance=self.within_variance * widening)
+        earlier_over_this = RUN_BOOTS / self.relative_variance
+        raised = 1.0 + math.pi / (2.0 * runs) * earlier_over_this
+        return replace(self, relative_variance=self.relative_variance * raised, within_variance=self.within_variance * raised)
 
     def tail_probabilities(self, *distances: float) -> tuple[float, ...]:
         """Return the one-sided probabilities of an error beyond each of ``distances``.
@@ -141,13 +142,15 @@ class Estimate:
     def _mixture(self) -> _Mixture:
         """Return the distribution of the error over all deviations that boots may have.
 
-        For each of :func:`deviations`, sd_k, it has a Student's t with the scale sqrt(relative_variance sd_k^2 + within_variance) and the
-        degrees of freedom of the passes, more if boots vary more (Welch, Satterthwaite). Its weight is the posterior one of sd_k, by the
-        differences measured between boots. These include the noise of each boot's passes, ``within_variance / relative_variance``.
-        ``relative_variance`` must not be 0.
+        A deviation sd_k, one of :func:`deviations`, has a Student's t: its variance is relative_variance sd_k^2, by boots, plus
+        within_variance, by passes. The t's weight is the posterior one of sd_k. ``relative_variance``, the variance by boots over that of
+        one boot, must not be 0.
         """
+        # The measured differences between boots contain the passes' noise too: that of one boot, on the scale of one boot's variance.
         weights = np.array(self.boots.weights(self.within_variance / self.relative_variance))
         variances = self.relative_variance * np.square(deviations(self.boots.stated_sd)) + self.within_variance
+        # Only the passes' part of the variance is estimated, with within_freedom degrees of freedom. The sum has more, by the square of its
+        # ratio to that part (Welch, Satterthwaite).
         has_noise = self.within_variance != 0.0
         freedoms = self.within_freedom * np.square(variances / self.within_variance) if has_noise else np.full_like(variances, np.inf)
         return _Mixture(weights=weights, scales=np.sqrt(variances), freedoms=freedoms)
@@ -195,16 +198,16 @@ def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
 
 
 def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
-    """Return True if passes vary little, compared with stated boots.
+    """Return True if more passes would hardly narrow the interval.
 
-    More passes would then hardly narrow the interval. The condition is t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of
-    the interval over the n passes alone is at most about half of that from three boots that vary as stated. For normal passes the spread is
-    independent of the mean, so that a stop as soon as it is small enough does not bias the speed-up (Stein 1945, for two stages; with more
-    stages the spread is estimated a little too small: ``benchmarks.speed_gate`` has the errors). Raises ValueError for fewer than two
-    passes.
+    Boots are taken to vary by ``stated_sd``. The condition is t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of the
+    interval over the n passes alone is at most about half of that from three boots. To stop as soon as that holds does not bias the
+    speed-up: for normal passes the spread is independent of the mean (Stein 1945, for two stages; with more stages the spread is estimated
+    a little too small: ``benchmarks.speed_gate`` has the errors). Raises ValueError for fewer than two passes.
     """
     passes = within_one_boot(log_ratios)
-    return float(stdtrit(passes.within_freedom, 0.975)) * math.sqrt(passes.within_variance) <= STEADY * stated_sd
+    standard_error = math.sqrt(passes.within_variance)  # sd / sqrt(n)
+    return float(stdtrit(passes.within_freedom, 0.975)) * standard_error <= STEADY * stated_sd
 
 
 def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_boots: int) -> Estimate:
@@ -234,17 +237,14 @@ def across_blocks(
 ) -> Estimate:
     """Return the speedup to expect of future boots, from blocks of passes.
 
-    A boot is one start of a server. ``blocks`` has a block for each boot of the variant: for each pass over the requests the log-ratio of
-    its speed to that of the baseline boots next to it, and ``baseline_boots`` has the number of these. ``groups`` has the log speeds of all
-    boots, those that blocks connect in one group: all of them if servers run one after the other, since neighbouring blocks share a
-    baseline boot; those started together if they run side by side. ``earlier`` is the spread between boots that other runs showed.
+    A boot is one start of a server, a pass one round over all requests. ``blocks`` has one block for each boot of the variant: for each
+    pass the log of its speed over that of the baseline boots next to it. ``baseline_boots`` has the number of these boots for each block.
+    ``groups`` has the same boots' log speeds; blocks that share a baseline boot are in one group. If servers run one after the other there
+    is one group; if they run side by side there is one for each start together. ``earlier`` is the spread between other runs' boots.
 
     The log-ratio and the spread between boots come from the groups (:func:`_combine_groups`), the variance of passes from the blocks
-    (:func:`_passes_variance`). Blocks that share a boot are not independent, so that ``within_variance`` is more than the pooled variance
-    over the number of all passes: (4 n + 2) / (3 n + 3) times that for n blocks one after the other, 1.11 for two blocks and 1.2 for four.
-    A single block between two baseline boots gives :func:`across_boots` with their mean, and squares of d^2 / 2, d being the difference of
-    the two. A steady drift of the machine cancels if the order of boots is symmetric, and adds to the squares. Raises ValueError for a
-    block of fewer than two passes.
+    (:func:`_passes_variance`). A steady drift of the machine cancels in the log-ratio if the order of boots is symmetric, and adds to the
+    spread. Raises ValueError for a block of fewer than two passes.
     """
     if not blocks or min(map(len, blocks)) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes a block, not {[len(block) for block in blocks]}"
@@ -254,7 +254,9 @@ def across_blocks(
     return Estimate(
         log_ratio=combined.log_ratio,
         relative_variance=combined.relative_variance,
-        # A boot's mean over P passes varies by tau^2 / P beside sigma^2; P is the mean number of passes of a block.
+        # A boot's mean over P passes, those of a block on average, varies by tau^2 / P beside sigma^2; the log-ratio by relative_variance
+        # times that. It allows for shared boots: for n blocks one after the other it is (4 n + 2) / (3 n + 3) times the blocks' pooled
+        # variance over the number of all passes.
         within_variance=combined.relative_variance * _passes_variance(blocks, baseline_boots) * len(blocks) / passes,
         within_freedom=freedom,
         passes=passes,
@@ -284,22 +286,17 @@ def _combine_groups(groups: Sequence[BootLevels], earlier: BootSpread) -> _Combi
         squares   = sum(squares of a group) + sum((log-ratio of a group - log-ratio)^2 / v)
         freedom   = sum(n + m - 2) + (number of groups - 1)
 
-    Squares over freedom estimate sigma^2. No contrast of the boots is left out: one after the other, block i measures y_i = S_i - (B_i +
-    B_(i+1)) / 2 for the variant's S and the baseline's B, and together with the differences B_(i+1) - B_i these span all of them, so that
-    generalised least squares over blocks is ordinary least squares over boots (Gauss-Markov).
+    Squares over freedom estimate sigma^2. This is least squares over the log speeds of all boots, with a level for each group: the best
+    linear estimate (Gauss-Markov). Log-ratios by block, S_i - (B_i + B_(i+1)) / 2 for log speeds S of the variant's boots and B of the
+    baseline's, one after the other, are made of the same boots and add nothing.
     """
-    weights = _precisions(groups)
+    weights = _precisions(groups)  # 1 / v of each group
     log_ratio = math.fsum(w * group.log_ratio for w, group in zip(weights, groups, strict=True)) / math.fsum(weights)
     between_groups = math.fsum(w * (group.log_ratio - log_ratio) ** 2 for w, group in zip(weights, groups, strict=True))
-    return _CombinedGroups(
-        log_ratio=log_ratio,
-        relative_variance=1.0 / math.fsum(weights),
-        boots=replace(
-            earlier,
-            squares=earlier.squares + math.fsum(group.squares for group in groups) + between_groups,
-            freedom=earlier.freedom + sum(group.freedom for group in groups) + len(groups) - 1,
-        ),
-    )
+    squares = earlier.squares + math.fsum(group.squares for group in groups) + between_groups
+    freedom = earlier.freedom + sum(group.freedom for group in groups) + len(groups) - 1
+    boots = replace(earlier, squares=squares, freedom=freedom)
+    return _CombinedGroups(log_ratio=log_ratio, relative_variance=1.0 / math.fsum(weights), boots=boots)
 
 
 def _passes_variance(blocks: Sequence[Sequence[float]], baseline_boots: Sequence[int]) -> float:

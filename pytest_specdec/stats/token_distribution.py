@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pytest_specdec.stats.raw_distribution import SLACK, raw_probabilities
 from pytest_specdec.stats.truncation import (
     InnerNucleus,
+    Nucleus,
     TopP,
     Truncation,
     Weights,
@@ -90,11 +91,10 @@ class Processing:
     def at(self, tokens: Bools) -> Processing:
         """Return the parameters at the marked ``tokens`` [N], without the adjustment.
 
-        It is an adjustment of this distribution's top tokens, and the result is applied to a distribution with others, as a drafter's.
+        The result is for a distribution with other top tokens, as a drafter's; the adjustment has amounts for this one's only.
         """
-        return Processing(
-            temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens], min_p=self.shares[tokens]
-        )
+        min_p = self.shares[tokens]  # 0 if unset
+        return Processing(temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens], min_p=min_p)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,27 +157,26 @@ def requested(
 ) -> TokenDistribution:
     """Return the distribution requested by sampling parameters, applied exactly once.
 
-    It is that of ``raw`` under ``processing``; ``noise`` is that of one logit, nats, and ``exact`` servers have a narrower margin at top-p.
+    It is that of ``raw`` under ``processing``. ``noise`` is that of one logit, nats; ``exact`` servers are off by rounding only.
     ``jump_rate`` is the share of positions, 0..1, at which a correct server may have any other distribution.
 
-    Violations are outcomes that a correct server emits with a bounded probability only. At temperature 1 all outcomes are in the core, and
-    at any temperature if the top tokens are the whole vocabulary. At other temperatures only a bound of the remainder's mass is known: the
-    core is the top tokens, and below 1 the remainder is a violation. Biases and penalties change top tokens by known amounts: these stay in
-    the core, and so does the remainder if none of its tokens is changed; a top token scaled by a repetition penalty leaves the core. Under
-    truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit noise, a test that counts
-    tokens outside the computed nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top tokens is known only if
-    they are the whole vocabulary; otherwise the core is one token.
+    Violations are outcomes that a correct server emits with a bounded probability only. Core and violations follow from what is known:
+
+    - At temperature 1 all outcomes are in the core, and at any temperature if the top tokens are the whole vocabulary. Otherwise only a
+      bound of the remainder's mass is known: the core is the top tokens, and below temperature 1 the remainder is a violation.
+    - Biases and penalties change top tokens by known amounts: these stay in the core, and so does the remainder if none of its tokens is
+      changed. A top token scaled by a repetition penalty leaves the core.
+    - Under truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit noise, a test that
+      counts tokens outside the computed nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top tokens is known
+      only if they are the whole vocabulary; otherwise the core is one token.
     """
     adjusted = _adjust(raw, processing.adjustment)
     weights = _apply_temperature(raw, adjusted, processing.temperature)
-    factor = margin(processing.temperature, noise)
-    # What each parameter leaves for sure and cuts off for sure, with margins for noise.
-    rank_cut, share_cut = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
     nucleus = nucleus_margin(processing.top_p, processing.temperature, noise, exact=exact)
-    cut = by_mass(weights, intersection(rank_cut, share_cut), processing.top_k, nucleus)
+    cut = _truncate(weights, processing, nucleus, noise)
     distribution = _distribution(_Masses(raw=raw, adjusted=adjusted, weights=weights, processing=processing), cut)
-    is_only_cut = _is_only_cut(processing, adjusted)
-    server_noise = (0.0 if exact else noise) / processing.temperature
+    is_only_cut = _is_cut_by_top_p_alone(processing, adjusted)
+    server_noise = (0.0 if exact else noise) / processing.temperature  # by which the server's own nucleus varies
     sets_top_p = bool((processing.top_p < 1.0).any())
     # From the order of the adjusted masses back to that of the scores; the remainder stays last.
     order = np.argsort(np.column_stack([adjusted.order, np.full(len(adjusted.order), adjusted.order.shape[1])]), axis=1)
@@ -193,13 +192,22 @@ def requested(
     )
 
 
-def _is_only_cut(processing: Processing, adjusted: _AdjustedTokens) -> Bools:
-    """Return a mask [N] of positions that top-p alone truncates.
+def _truncate(weights: Weights, processing: Processing, nucleus: Nucleus, noise: float) -> Truncation:
+    """Return what min-p, top-k and top-p leave, with margins for logit ``noise``."""
+    factor = margin(processing.temperature, noise)
+    before_top_p = intersection(by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor))
+    return by_mass(weights, before_top_p, processing.top_k, nucleus)
 
-    No bias or penalty applies there, and the temperature is 1 or below.
+
+def _is_cut_by_top_p_alone(processing: Processing, adjusted: _AdjustedTokens) -> Bools:
+    """Return a mask [N] of positions at which top-p alone cuts tokens.
+
+    Top-k, min-p (``shares``), biases and penalties are unset there. The temperature is 1 or below: some engines cut before it, and one
+    above 1 then takes mass from the nucleus.
     """
     sets_top_p = (processing.top_p > 0.0) & (processing.top_p < 1.0)
-    return np.asarray(sets_top_p & (processing.top_k == 0) & (processing.shares == 0.0) & (processing.temperature <= 1.0) & ~adjusted.any)
+    sets_others = (processing.top_k != 0) | (processing.shares != 0.0) | adjusted.is_changed
+    return np.asarray(sets_top_p & ~sets_others & (processing.temperature <= 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -230,7 +238,7 @@ class _Masses:
     @property
     def is_unresolved(self) -> Bools:
         """[N], positions at which the tokens that truncation cuts off depend on unknown masses."""
-        return np.asarray(self.processing.truncates & self.adjusted.any & (~self.raw.lists_vocabulary | self.is_unsure))
+        return np.asarray(self.processing.truncates & self.adjusted.is_changed & (~self.raw.lists_vocabulary | self.is_unsure))
 
     @property
     def is_cooled(self) -> Bools:
@@ -242,13 +250,15 @@ class _Masses:
         """Return the outcomes [N, K+1] of probabilities known up to one factor.
 
         ``cut`` is what truncation leaves. A top token is left out if it has no mass or is changed by an unknown amount. The remainder is in
-        at temperature 1 without truncation, if it has tokens and none of them is changed. At a position without any such outcome the most
-        probable token stands alone: a bet within a single outcome pays nothing.
+        at temperature 1 without truncation, if it has tokens and none of them is changed. Where truncation depends on unknown masses
+        (``is_unresolved``) no outcome is in. At a position without any outcome the most probable token stands alone: a bet within a single
+        outcome pays nothing.
         """
         core = cut.core.copy()
         core[:, :-1] &= (self.weights.top_tokens > 0) & ~self.adjusted.unsure
         is_plain = (self.processing.temperature == 1.0) & ~self.processing.truncates
-        core[:, -1] = is_plain & ~self.adjusted.elsewhere & ~self.raw.lists_vocabulary
+        has_remainder = ~self.raw.lists_vocabulary  # the top tokens are not the whole vocabulary
+        core[:, -1] = is_plain & has_remainder & ~self.adjusted.elsewhere
         core[self.is_unresolved] = False
         core[~core.any(axis=1), 0] = True
         return core
@@ -256,7 +266,8 @@ class _Masses:
     def violation(self, cut: Truncation) -> Bools:
         """Return the outcomes [N, K+1] that a correct server hardly emits.
 
-        They are those that ``cut`` excludes, unless that depends on unknown masses, and a cooled remainder.
+        They are the outcomes that ``cut`` excludes, except at positions where unlisted or unsure tokens decide on that
+        (``is_unresolved``). A remainder that a temperature below 1 makes improbable (``is_cooled``) is one too.
         """
         violation = cut.excluded & (self.processing.truncates & ~self.is_unresolved)[:, None]
         violation[:, -1] |= self.is_cooled
@@ -266,21 +277,24 @@ class _Masses:
         """Return the probability of each emitted token itself, with limits.
 
         ``p`` [N, K+1] is the requested distribution. The emitted token's mass relative to the most probable token's is known, or bounded
-        from above. Over the sum of the surely known masses it gives the upper limit, over the largest possible sum the lower one. At
-        temperature 1, without truncation, biases and penalties, both are the scored probability itself, if the scores have it.
+        from above. Over the least possible sum of all such masses it gives the upper limit, over the largest the lower one. At temperature
+        1, without truncation, biases and penalties, both are the scored probability itself, if the scores have it.
         """
         adjusted, temperature, truncates = self.adjusted, self.processing.temperature, self.processing.truncates
         relative, scored = np.exp((adjusted.chosen - adjusted.logprobs[:, 0]) / temperature), np.exp(adjusted.chosen)
-        unchanged = (temperature == 1.0) & ~adjusted.any
+        unchanged = (temperature == 1.0) & ~adjusted.is_changed
         is_left = np.take_along_axis(p, adjusted.outcome(self.raw), axis=1)[:, 0] > 0
         estimate = np.where(is_left, np.minimum(relative * p[:, 0], 1.0), 0.0)
+        # A token changed by an unknown amount may have no mass. A sum of 0 bounds nothing: the upper limit is then 1.
         least_sum = np.where(adjusted.unsure, 0.0, self.weights.top_tokens).sum(axis=1)
         upper = np.where(unchanged, scored, np.minimum(relative / np.where(least_sum > 0, least_sum, 1.0), 1.0))
+        # A lower limit needs the token's own mass, all top tokens' masses and a bound of the remainder's; the 1.0 is not used.
         has_lower = ~(truncates | adjusted.chosen_is_bound | self.is_unsure) & np.isfinite(self.weights.remainder_bound)
         largest_sum = self.weights.top_tokens.sum(axis=1) + np.where(has_lower, self.weights.remainder_bound, 1.0)
         return _EmittedToken(
             # Half of a mass that is only bounded from above.
             estimate=np.where(adjusted.chosen_is_bound, estimate / 2.0, estimate),
+            # Truncation takes an unknown mass from the sum, so that no upper limit is left.
             upper=np.where(truncates, np.inf, np.where(least_sum > 0, upper, 1.0)),
             lower=np.where(has_lower, np.where(unchanged, scored, relative / largest_sum), 0.0),
         )
@@ -289,8 +303,9 @@ class _Masses:
 def _distribution(masses: _Masses, cut: Truncation) -> TokenDistribution:
     """Return the requested distribution, its top tokens in their adjusted order.
 
-    That is by falling mass after biases and penalties; ``outcome`` and ``raw`` keep the order of the scores. ``cut`` is what truncation
-    leaves.
+    ``p``, ``core`` and ``violation`` are by falling mass after biases and penalties: the caller brings them to the order of the scores,
+    which ``outcome`` and ``raw`` have already. ``cut`` is what truncation leaves. Violations are tokens cut off, with the bound VIOLATION,
+    and a remainder that a temperature below 1 makes improbable.
     """
     p = _probabilities(masses.weights, cut.included, masses.processing.top_p)
     emitted, raw = masses.emitted_token(p), masses.raw
@@ -324,8 +339,8 @@ def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
 def _cooled_remainder(weights: Weights) -> Floats:
     """Return an upper bound [N] on the remainder's probability below temperature 1.
 
-    It is a tenth larger than computed, for the noise of the last top token, plus ``VIOLATION``, for noise beyond the margins. It means
-    nothing where the remainder's mass has no finite bound: callers leave these tokens out.
+    It is a tenth larger than computed, since the score of the last top token, by which it is computed, is noisy; ``VIOLATION`` is added for
+    noise larger than that. It means nothing where the remainder's mass has no finite bound: callers leave these tokens out.
     """
     bound = np.where(np.isfinite(weights.remainder_bound), weights.remainder_bound, 0.0)
     return np.asarray(np.minimum(1.1 * bound / (weights.top_tokens.sum(axis=1) + bound) + VIOLATION, 1.0))
@@ -345,7 +360,7 @@ class _AdjustedTokens:
     """[N], whether ``chosen`` is only that bound."""
     unsure: Bools
     """[N, K], top tokens changed by an unknown amount."""
-    any: Bools
+    is_changed: Bools
     """[N], whether any token was changed."""
     elsewhere: Bools
     """[N], whether a token of the remainder was changed."""
@@ -366,7 +381,7 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _AdjustedTok
     """Return the top tokens after biases and penalties, by falling mass.
 
     Without an ``adjustment`` they are those of ``raw``, unchanged. If the scores lack the emitted token's log-probability, it is bounded by
-    the last top token's and by the remainder's mass.
+    the last top token's and by the remainder's mass. ``elsewhere`` and ``upwards`` mark a remainder that may have changed, or grown.
     """
     count, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
     nowhere = np.zeros(count, dtype=np.bool_)
@@ -383,32 +398,33 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _AdjustedTok
             chosen=chosen,
             chosen_is_bound=unlisted,
             unsure=unsure,
-            any=nowhere,
+            is_changed=nowhere,
             elsewhere=nowhere,
             upwards=nowhere,
         )
     logprobs = raw.logprobs + adjustment.top_tokens
     order = np.argsort(-logprobs, axis=1, kind="stable")
-    complete = raw.lists_vocabulary
+    has_remainder = ~raw.lists_vocabulary
     return _AdjustedTokens(
         order=order,
         logprobs=np.take_along_axis(logprobs, order, axis=1),
+        # A change by an unknown amount leaves no bound.
         chosen=np.where(adjustment.chosen_unsure, np.inf, chosen + adjustment.chosen),
         chosen_is_bound=unlisted | adjustment.chosen_unsure,
         unsure=np.take_along_axis(adjustment.unsure, order, axis=1),
-        any=adjustment.moves,
-        elsewhere=adjustment.elsewhere & ~complete,
-        upwards=adjustment.upwards & ~complete,
+        is_changed=adjustment.moves,
+        elsewhere=adjustment.elsewhere & has_remainder,
+        upwards=adjustment.upwards & has_remainder,
     )
 
 
 def _apply_temperature(raw: RawDistribution, adjusted: _AdjustedTokens, temperature: Floats) -> Weights:
     """Return the masses after temperature T, the remainder's estimated and bounded.
 
-    All are relative to the most probable token's. None of the remainder's tokens is more probable than the last top token p_K, so that
-    ``remainder * p_K^(1/T-1)`` is a bound of its mass. The bound is inf above temperature 1, or if a bias may have raised one of its
-    tokens, unless the top tokens are the whole vocabulary. At temperature 1 the estimate is that bound, which is exact; else all tokens are
-    taken to be half as probable as p_K. ``last`` of the result bounds any single token of the remainder.
+    All are relative to the most probable token's. None of the remainder's tokens is more probable than the last top token, p_K. For T up to
+    1, ``remainder * p_K^(1/T-1)`` is therefore a bound of its mass, which is exact at T = 1. Above 1, or if a bias may have raised one of
+    its tokens, the bound is inf. If the top tokens are the whole vocabulary it is 0 in any case. Where the bound is not exact, the mass is
+    estimated with all tokens of the remainder half as probable as p_K. ``last`` of the result bounds the mass of any single one of them.
     """
     mass = np.exp(raw.logprobs)
     is_listed = raw.outcome < raw.ids.shape[1]
@@ -417,10 +433,11 @@ def _apply_temperature(raw: RawDistribution, adjusted: _AdjustedTokens, temperat
     remainder = np.where(raw.lists_vocabulary, 0.0, np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), emitted))
     power, best = 1.0 / temperature, adjusted.logprobs[:, :1]
     top_tokens = np.exp(power[:, None] * (adjusted.logprobs - best))
-    scale = np.exp(-power * best[:, 0])
+    relative = np.exp(-power * best[:, 0])  # from masses to those relative to the most probable token's
     last = np.where(mass > 0, mass, 1.0).min(axis=1)
-    bounded = ((power >= 1.0) & ~adjusted.upwards) | raw.lists_vocabulary
-    bound = np.where(bounded, remainder * last ** (power - 1.0) * scale, np.inf)
-    estimate = np.where((power == 1.0) & bounded, bound, remainder * (last / 2.0) ** (power - 1.0) * scale)
-    single = np.where(adjusted.upwards, np.inf, np.where(raw.lists_vocabulary, 0.0, last**power * scale))
-    return Weights(top_tokens=top_tokens, remainder=estimate, remainder_bound=bound, last=single)
+    is_bounded = ((power >= 1.0) & ~adjusted.upwards) | raw.lists_vocabulary
+    bound = np.where(is_bounded, remainder * last ** (power - 1.0) * relative, np.inf)
+    is_exact = (power == 1.0) & is_bounded
+    estimate = np.where(is_exact, bound, remainder * (last / 2.0) ** (power - 1.0) * relative)
+    largest_token = np.where(adjusted.upwards, np.inf, np.where(raw.lists_vocabulary, 0.0, last**power * relative))
+    return Weights(top_tokens=top_tokens, remainder=estimate, remainder_bound=bound, last=largest_token)

@@ -162,17 +162,17 @@ def nucleus_margin(top_p: Floats, temperature: Floats, noise: float, *, exact: b
 def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus) -> Truncation:
     """Return the outcomes left by top-p after the other cuts.
 
-    ``before`` has those left by top-k and min-p, ``nucleus`` the boundary with its margins. Top-p cuts a token if the mass above it, of all
-    more probable tokens, reaches the boundary. The masses are normalised by the smallest possible sum to find the outcomes surely left, and
-    by the largest to find those surely cut off. Engines differ in whether min-p comes before top-p: the smallest sum assumes that it does,
-    the largest that it does not.
+    ``before`` has those left by top-k and min-p, ``nucleus`` the boundary with its margins. Top-p cuts a token if the mass above it, the
+    share of all more probable tokens in what the other cuts left, reaches the boundary. That share is bounded by two sums: by the smallest
+    possible one it is largest, which shows the outcomes surely left; by the largest it is smallest, which shows those surely cut off.
+    Engines differ in whether min-p comes before top-p: the smallest sum assumes that it does, the largest that it does not.
     """
     mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     above = mass.cumsum(axis=1) - mass
-    smallest, largest = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
-    # The mass down to each token, itself included, is this at most; down to the remainder it is all.
-    most_down_to = np.concatenate([weights.top_tokens.cumsum(axis=1) / smallest[:, None], np.ones((len(smallest), 1))], axis=1)
-    least_above = _mass_surely_above(weights, nucleus.factor) / largest[:, None]
+    smallest_sum, largest_sum = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
+    # The share of each token with all above it is this at most; down to the remainder it is all.
+    most_down_to = np.concatenate([weights.top_tokens.cumsum(axis=1) / smallest_sum[:, None], np.ones((len(smallest_sum), 1))], axis=1)
+    least_above = _mass_surely_above(weights, nucleus.factor) / largest_sum[:, None]
     limit, untruncated = nucleus.top_p[:, None], (nucleus.top_p >= 1.0)[:, None]
     surely = untruncated | (most_down_to <= nucleus.least[:, None])
     within = untruncated | (above < limit * mass.sum(axis=1, keepdims=True))
@@ -214,21 +214,22 @@ class InnerNucleus:
 def inner_nucleus(weights: Weights, nucleus: Nucleus, is_only_cut: Bools) -> InnerNucleus:
     """Return the nucleus of top_p squared, with bounds on its probability.
 
-    It is bet on against a server whose nucleus is narrower than the requested ``nucleus``; ``inside`` marks its top tokens. A correct
-    server's nucleus has a mass of top_p at least, or that of the top tokens surely in it if this is more: ``bound`` is the inner mass
-    divided by it. Outside ``is_only_cut`` [N] it is 1 and nothing is bet: top_k and min_p take mass from a nucleus, and so does a
-    temperature above 1 on engines that cut before it. The masses are normalised by the smallest possible sum, so that ``bound`` is not too
-    low.
+    A server whose nucleus is narrower than the requested ``nucleus`` emits its top tokens, ``inside``, too often: with the probability
+    ``if_narrower`` if it cuts at top_p squared. A correct server's nucleus has a mass of top_p at least, or that of the top tokens surely
+    in it if this is more. It emits them with the probability ``bound`` at most, the inner mass over that. ``is_only_cut`` [N] marks where
+    top_p alone cuts tokens, at temperature 1 or below. Elsewhere ``bound`` is 1 and nothing is bet: top_k and min_p take mass from a
+    nucleus, and so does a temperature above 1 on engines that cut before it.
     """
     mass, top_p = weights.top_tokens, nucleus.top_p
-    # The remainder counts only if its mass is exact.
+    # The smallest possible sum, so that ``bound`` is not too low: the remainder counts only if its mass is exact.
     smallest_sum = mass.sum(axis=1) + np.where(weights.remainder == weights.remainder_bound, weights.remainder, 0.0)
     share = mass / smallest_sum[:, None]
     above = share.cumsum(axis=1) - share
     inside = above < (top_p**2)[:, None]
     inside[:, 0] = True
     inner_mass = np.where(inside, share, 0.0).sum(axis=1)
-    nucleus_mass = np.maximum(top_p, np.where(above <= nucleus.least[:, None], share, 0.0).sum(axis=1))
+    surely_left = above <= nucleus.least[:, None]  # at any noise within the margins
+    nucleus_mass = np.maximum(top_p, np.where(surely_left, share, 0.0).sum(axis=1))
     return InnerNucleus(
         inside=np.concatenate([inside, np.zeros((len(mass), 1), dtype=np.bool_)], axis=1),
         bound=np.where(is_only_cut, inner_mass / np.maximum(nucleus_mass, inner_mass), 1.0),
@@ -296,7 +297,7 @@ def _mass_surely_above(weights: Weights, factor: Floats) -> Floats:
     It is [N, K+1]. A token is surely before another one if it is more than ``factor`` [N] times as probable: noise may swap nearly equal
     ones.
     """
-    masses = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
+    masses = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)  # ``last`` bounds any token of the remainder
     # By falling mass the surely likelier tokens are the first ones, so that their number gives their mass.
     counts = (weights.top_tokens[:, :, None] > masses[:, None, :] * factor[:, None, None]).sum(axis=1)
     sums = np.concatenate([np.zeros((len(masses), 1)), weights.top_tokens.cumsum(axis=1)], axis=1)
@@ -316,9 +317,10 @@ def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
 
 
 def _largest_sum(weights: Weights, top_k: Ints) -> Floats:
-    """Return the largest possible sum of masses under top-p.
+    """Return the largest possible sum of masses that top-p takes shares of.
 
-    It is [N]: the sum of what may remain after top-k alone, with the upper bound of the remainder's mass.
+    It is [N]: the sum of what ``top_k`` [N] may leave, with the upper bound of the remainder's mass. Min-p is left out, which an engine may
+    apply after top-p. Divided by this sum, masses are the smallest shares that they may have.
     """
     k, width = top_k[:, None], weights.top_tokens.shape[1]
     # Noise may swap RANK_MARGIN ranks at the boundary of top-k, so that tokens of these ranks may remain.

@@ -264,7 +264,8 @@ def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Boo
 def certain_chances(slots: VerifySlots) -> SlotChances:
     """Return the probabilities of each token's slot by known windows.
 
-    Each is 0 or 1; all are 0 for a token of an unknown window.
+    They are ``at`` [N, 3, 3], by kind of slot (DRAFT, BONUS, NO_DRAFT) and by state: the window before rejected a draft token
+    (AFTER_REJECTION), only an earlier one did (REJECTED_BEFORE), or none (NEVER_REJECTED). They are 0 or 1, all 0 if the window is unknown.
     """
     at = np.zeros((len(slots.slot), 3, 3))
     state = np.where(slots.after_rejection, AFTER_REJECTION, np.where(slots.rejected_before, REJECTED_BEFORE, NEVER_REJECTED))
@@ -276,10 +277,11 @@ def certain_chances(slots: VerifySlots) -> SlotChances:
 def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
     """Return the probabilities of each token's slot for unknown windows.
 
-    They follow answer by answer from the tokens before, by the module's recursion. The first token of each answer is the prefill's, and
-    every window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is the probability that a correct server accepted the emitted token as a
-    draft; ``drafted`` [N] marks the tokens at which it is known: at others nothing counts as drafted, and the next token begins a window.
-    ``last`` [N] marks the ends of answers. All answers advance together, a token at a time.
+    They are [N, 3, 3]: by kind of slot (DRAFT, BONUS, NO_DRAFT) and by state of rejection before the token (NEVER_REJECTED,
+    REJECTED_BEFORE, AFTER_REJECTION). They follow from the tokens before in the same answer. Its first token is the prefill's, and every
+    window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is the probability that a correct server accepted the emitted token as a draft:
+    its window then goes on, else the next token begins another one. ``drafted`` [N] marks the tokens at which that is known: others count
+    as windows of one token without a draft. ``last`` [N] marks the ends of answers. All answers advance together, a token at a time.
     """
     starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
     lengths = np.diff([*starts.tolist(), len(last)])
@@ -290,12 +292,12 @@ def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: 
     current[:, 0, NEVER_REJECTED] = 1.0
     for step in range(1, int(lengths.max(initial=0))):
         going = lengths > step
-        rows, state = starts[going] + step, current[going]
-        drafts = drafted[rows][:, None]
-        slots = np.stack([state[:, :k].sum(axis=1), state[:, k]], axis=1)  # of DRAFT and BONUS
-        at[rows, DRAFT:NO_DRAFT] = np.where(drafts[:, None], slots, 0.0)
-        at[rows, NO_DRAFT] = np.where(drafts, 0.0, state.sum(axis=1))
-        current[going] = np.where(drafts[:, None], _next_slot(state, accepted_if_emitted[rows]), _next_window(state))
+        rows, here = starts[going] + step, current[going]  # [A, k+1, 3], for the A answers that go on
+        has_draft = drafted[rows][:, None]
+        slots = np.stack([here[:, :k].sum(axis=1), here[:, k]], axis=1)  # of DRAFT and BONUS
+        at[rows, DRAFT:NO_DRAFT] = np.where(has_draft[:, None], slots, 0.0)
+        at[rows, NO_DRAFT] = np.where(has_draft, 0.0, here.sum(axis=1))
+        current[going] = np.where(has_draft[:, None], _next_slot(here, accepted_if_emitted[rows]), _next_window(here))
     return SlotChances(at=at)
 
 

@@ -104,14 +104,14 @@ def rejected_drafts(captured: Captured) -> RejectedDrafts | None:
 
 
 def _knows_draft_lengths(captured: Captured) -> bool:
-    """Return True if each step's number of draft tokens is known.
-
-    With prompt lookup it follows from the tokens. With other drafters some answers must report it, or the counters must show that every
-    draft had the full length, ``draft.tokens``.
-    """
+    """Return True if each verify step's number of draft tokens is known."""
     counters, draft = captured.speculative.counters, captured.pair.variant.draft
-    if draft.kind is DraftKind.NGRAM or any(answer.ok and answer.choice.drafted for answer in captured.speculative.answers):
+    if draft.kind is DraftKind.NGRAM:
+        return True  # prompt lookup is computed again from the tokens
+    # It is an option of the server to report the number for each step: one answer with a report shows that the option is on.
+    if any(answer.ok and answer.choice.drafted for answer in captured.speculative.answers):
         return True
+    # Without reports each draft is taken to have the full length, if the draft tokens of all drafts add up to that.
     return counters is not None and counters.drafts > 0 and counters.draft_tokens >= draft.tokens * counters.drafts
 
 
@@ -120,22 +120,25 @@ def _rejections(captured: Captured, source: DraftSource, answer: Answer, min_lea
 
     The place is request and token, in words. A rejection was avoidable if the drafter's own best token leads the next one by ``min_lead``
     nats and is the token that was emitted instead; a proposal of prompt lookup needs no lead. Tokens are left out if nothing is known of
-    the drafter there. So is the last verify window, since a limit on the answer may have cut it. Nothing is yielded for an answer without
-    known windows.
+    the drafter there. Nothing is yielded for an answer without known windows.
     """
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more
         return
-    # Draft tokens that the server reports of each verify step, by the number of tokens emitted before it.
-    reported_lengths = {} if choice.drafted is None else dict(zip(np.cumsum(choice.windows[:-1]).tolist(), choice.drafted, strict=False))
+    # A limit on the answer may have cut the last window: its tokens are given no slots, and so show no rejection.
+    whole_windows = choice.windows[:-1]
+    # The reported draft tokens of each verify step, by the tokens emitted before it: it begins where the windows before it end.
+    starts_of_steps = np.cumsum(whole_windows).tolist()
+    reported_lengths = dict(zip(starts_of_steps, choice.drafted or (), strict=False))
     slots = slots_from_windows(
-        choice.windows[:-1], len(choice.token_ids), lambda start: reported_lengths.get(start, source.draft_length(answer, start))
+        whole_windows, len(choice.token_ids), lambda start: reported_lengths.get(start, source.draft_length(answer, start))
     )
+    # Slots and proposals have one entry for each emitted token. Lookup needs the slots, since its whole draft is fixed as a window begins.
     proposals = source.propose_tokens(answer, slots.slot) if isinstance(source, PromptLookup) else _best_tokens(captured, answer, min_lead)
     # A window that ends at a draft slot ends because the draft token there was rejected.
-    for at in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
-        if proposals[at] != UNKNOWN:
-            yield f"request {answer.request_id}, token {at + 1}", proposals[at] == choice.token_ids[at]
+    for index in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
+        if proposals[index] != UNKNOWN:
+            yield f"request {answer.request_id}, token {index + 1}", proposals[index] == choice.token_ids[index]
 
 
 def _best_tokens(captured: Captured, answer: Answer, min_lead: float) -> list[int]:

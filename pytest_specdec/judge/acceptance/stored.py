@@ -86,9 +86,9 @@ class StoredComparison:
         """
         if self.finding is not Finding.SAME or self.change is None:
             return ""
-        if not self._detectable:
+        if not self._caught_loss:
             return "even a loss of all acceptance against the stored run may be missed"
-        return f"an acceptance loss of {self._detectable} against the stored run would have been caught ({POWER:.0%})"
+        return f"an acceptance loss of {self._caught_loss} against the stored run would have been caught ({POWER:.0%})"
 
     @property
     def remedy(self) -> str:
@@ -97,7 +97,7 @@ class StoredComparison:
             return "measure again: --specdec-update-baselines"
         if self.change is None:
             return f"{LEAST_SHARED} prompts with known verify steps in both runs (--specdec-depth standard)"
-        sensitivity = f"a loss of {self._detectable} is found" if self._detectable else "even a loss of all acceptance may be missed"
+        sensitivity = f"a loss of {self._caught_loss} is found" if self._caught_loss else "even a loss of all acceptance may be missed"
         return f"more runs in the baseline file or a greater depth: here {sensitivity}"
 
     @property
@@ -107,7 +107,7 @@ class StoredComparison:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The evidence: the change, both lengths, the detectable loss, and other changes.
+        """The evidence: the change, both lengths, the least loss caught, the requests with the largest changes, and the changed settings.
 
         Without a comparison of lengths it is the finding alone, and what changed since the stored run.
         """
@@ -115,7 +115,8 @@ class StoredComparison:
         if self.change is None:
             return (self.sentence, *since)
         runs = f"{self.gate.runs} stored run{'s' * (self.gate.runs != 1)} ({self.gate.source})"
-        change, loss = self.change.relative, f"a loss of {self._detectable}" if self._detectable else "no loss"
+        change, loss = self.change.relative, f"a loss of {self._caught_loss}" if self._caught_loss else "no loss"
+        # The limits are at 95 %, as in all reports; the test is at ``alpha``, half of it for a loss and half for a gain.
         limits = f"[{self.change.at_least(0.025):+.1%}, {self.change.at_most(0.025):+.1%}]"
         return (
             f"against the stored run: {change:+.1%} {limits}, 95%, Student's t over {self.shared} prompts; allowed: {MARGIN:.0%}",
@@ -129,48 +130,55 @@ class StoredComparison:
     def figures(self) -> Mapping[str, float]:
         """The numbers by name; empty without a comparison of lengths.
 
-        There is no detectable loss where even a loss of all acceptance may be missed.
+        The limits of the change are at 95 %, as in all reports; ``detectable_acceptance_loss`` is for the test at ``alpha``.
         """
         if self.change is None:
             return {}
-        loss = self.change.detectable(self.alpha)
+        loss = self._least_caught_loss
         return {
             "stored_acceptance_length": self.change.stored,
             "acceptance_change": self.change.relative,
             "acceptance_change_low": self.change.at_least(0.025),
             "acceptance_change_high": self.change.at_most(0.025),
-            **({"detectable_acceptance_loss": loss} if loss <= self.change.largest_loss else {}),
+            **({} if loss is None else {"detectable_acceptance_loss": loss}),
             "shared_prompts": float(self.shared),
         }
 
     @property
-    def _detectable(self) -> str:
-        """The smallest detectable loss, rounded up; empty where no loss is surely detected."""
-        loss = math.inf if self.change is None else self.change.detectable(self.alpha)
-        if self.change is None or loss > self.change.largest_loss:
-            return ""
-        return f"{math.ceil(1000.0 * loss - _ROUNDING) / 1000.0:.1%}"
+    def _least_caught_loss(self) -> float | None:
+        """The smallest relative loss found with probability POWER by the test at ``alpha``; None if there is none."""
+        if self.change is None:
+            return None
+        loss = self.change.detectable(self.alpha)
+        # No loss is larger than that of all acceptance, one token per step: a test that needs a larger one may miss any.
+        return loss if loss <= self.change.largest_loss else None
+
+    @property
+    def _caught_loss(self) -> str:
+        """The smallest loss caught in percent, rounded up to a tenth but for errors of floats; empty if there is none."""
+        loss = self._least_caught_loss
+        return "" if loss is None else f"{math.ceil(1000.0 * loss - _ROUNDING) / 1000.0:.1%}"
 
 
 def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | None:
     """Return the comparison of the captured lengths with the stored ones.
 
-    Lengths are tokens per verify step. Only requests that both runs sent with equal id, route and body are compared, since runs of other
-    depths have fewer or more of them. Requests with the same prompt are one unit, since they depend on each other. Nothing is compared if
-    model, draft or dtype differ, if the traffic differs or no request is the same, or if fewer than LEAST_SHARED prompts are in both runs;
-    the first of these is the finding. The change is reported but not judged if drafting depends on the load. Returns None if no lengths are
-    stored for this variant and workload.
+    Lengths are tokens per verify step. Only requests that both runs sent with equal id, route and body are compared: one run may have sent
+    more of them than the other. Where nothing can be compared, the finding is the reason. The change is reported but not judged if drafting
+    depends on the load. Returns None if no lengths are stored for this variant and workload.
     """
     gate = next((gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths), None)
     if gate is None:
         return None
     now = lengths(captured.speculative, captured.workload)
     shared = [key for key, length in gate.lengths.items() if key in now and now[key].request == length.request]
+    # Requests with the same prompt are one unit, since they depend on each other.
     units, load = _group_by_prompt(captured, shared), _describe_load(captured)
-    if not gate.comparable:
+    if not gate.comparable:  # the model, the draft or the dtype is another one
         return StoredComparison(finding=Finding.OTHER_SETTING, gate=gate, load=load, alpha=alpha)
-    # If this run shows no verify steps at all, ``now`` is empty: the finding is then FEW.
-    if gate.digest != captured.workload.traffic_digest or (now and not units):
+    # No request is the same as a stored one. Without verify steps in this run ``now`` is empty and does not tell: the finding is then FEW.
+    are_others = bool(now) and not units
+    if gate.digest != captured.workload.traffic_digest or are_others:
         return StoredComparison(finding=Finding.OTHER_REQUESTS, gate=gate, load=load, alpha=alpha)
     if len(units) < LEAST_SHARED:
         return StoredComparison(finding=Finding.FEW, gate=gate, load=load, alpha=alpha, shared=len(units))

@@ -114,18 +114,14 @@ def _check_accepted(captured: Captured) -> Verdict | None:
 def _judge_length(captured: Captured, golden: GoldenComparison | None, drafts: RejectedDrafts | None, alpha: float) -> Verdict:
     """Return the verdict by the gates, a golden file and the stored run.
 
-    Each is tested at ``alpha``. Gates stay open if the length was measured over fewer than LEAST_PROMPTS prompts.
+    Each is tested at ``alpha``; without any the length is only reported. Gates stay open if it was measured over too few prompts.
     """
     length, stored = acceptance_length(captured.speculative, captured.workload), stored_acceptance.compare_with_stored(captured, alpha)
     measured = _Comparisons(length=length, stored=stored, golden=golden, drafts=drafts)
-    # Ruled apart: a golden floor is for another length, that over steps with a draft alone. All gates of a group are for one length.
-    golden_gates = () if golden is None or golden.not_gated else (golden.gate,)
-    rulings = tuple(
-        ruling
-        for gates in (gates_on(captured.gates, ACCEPTANCE_LENGTH), golden_gates)
-        if gates
-        for ruling in rule_gates(gates, _sufficient(measured.length_for(gates[0])), alpha)
-    )
+    rulings = rule_gates(gates_on(captured.gates, ACCEPTANCE_LENGTH), _sufficient(length), alpha)
+    # A golden floor is for the length over steps with a draft alone; for sampled answers, say, it is shown and not gated.
+    if golden is not None and not golden.not_gated:
+        rulings += rule_gates((golden.gate,), _sufficient(golden.length), alpha)
     outcome, why = _decide(measured, rulings)
     return _say_length(captured, measured, rulings, outcome=outcome, why=why)
 
@@ -162,8 +158,7 @@ def _first_gate(rulings: Sequence[RuledGate], ruling: GateRuling) -> Gate | None
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     """Return the reason for an undecided gate, in words.
 
-    ``length`` is the one that the gate is on; None if unknown. A gate fails at a smaller error than that of the interval in reports, 2.5 %
-    on each side, so that an interval below the gate may leave it open.
+    ``length`` is the one that the gate is on; None if unknown.
     """
     if length is None or not length.prompts:
         # A golden floor is for steps with a draft alone.
@@ -171,7 +166,9 @@ def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
         return f"the answers {lacking}, so the gate is open"
     if length.prompts < LEAST_PROMPTS:
         return f"{length.prompts} prompts are too few for the gate, {LEAST_PROMPTS} needed"
-    if length.at_most(PROVEN_ERROR) < (gate.at_least or 0.0):
+    # The interval in reports, 2.5 % on each side, ends here. A gate fails only if the limit at alpha, which is higher, is below it too.
+    end_of_interval = length.at_most(PROVEN_ERROR)
+    if end_of_interval < (gate.at_least or 0.0):
         return "the interval is below the gate, but not surely enough to fail"
     return "the interval contains the gate"
 
@@ -206,31 +203,21 @@ def _estimate_by_bursts(captured: Captured) -> str:
 def _say_length(captured: Captured, measured: _Comparisons, rulings: Sequence[RuledGate], *, outcome: Outcome, why: str) -> Verdict:
     """Return a verdict on the accepted length, with its lines and figures.
 
-    ``outcome`` was decided by the ``rulings`` on gates and by the comparisons; ``why`` is the reason for it. The lines of a failure
-    (``short``) and the evidence are the same, but for what the comparison with the stored run adds to each.
+    ``outcome`` was decided by the ``rulings`` on gates and by the comparisons; ``why`` is the reason for it.
     """
     length, comparison, golden = measured.length, measured.stored, measured.golden
     prompts = 0 if length is None else length.prompts
-    drafted = captured.pair.variant.draft.tokens
-    interval = f"interval: 95%, Student's t over {prompts} prompts; " if prompts else ""
-    steps = f"{interval}{drafted or 'an unknown number of'} draft tokens per step"
     name = _fault_name(comparison, rulings)
-    lines = [
-        *map(str, rulings),
-        *(golden.lines if golden else ()),
-        *([TO_CHANGE] if name == BELOW_GOLDEN else []),
-        steps,
-        *_describe_counters(captured.speculative.counters),
-        *([f"drafter: {measured.drafts}"] if measured.drafts else []),
-    ]
+    lines = _list_lines(captured, measured, rulings, name)
     cell = describe_length(length) if length else _estimate_by_bursts(captured)
+    caveat = f"; {golden.caveat}" if golden and golden.caveat else ""
     return say(
         captured,
         outcome,
-        f"{_opening(measured, cell)}; {why}" + (f"; {golden.caveat}" if golden and golden.caveat else ""),
+        f"{_describe_lengths(measured, cell)}; {why}{caveat}",
         short=(*(comparison.short if comparison else ()), *lines),
         evidence=(*(comparison.lines if comparison else ()), *lines),
-        rules_out=_rules_out(prompts, rulings, comparison) if outcome is Outcome.PASS else "",
+        rules_out=_describe_ruled_out(prompts, rulings, comparison) if outcome is Outcome.PASS else "",
         settle=_settle(measured, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=why if outcome is Outcome.NOT_DECIDED else "",
         cell=cell,
@@ -239,6 +226,23 @@ def _say_length(captured: Captured, measured: _Comparisons, rulings: Sequence[Ru
         finding=comparison.finding if comparison else None,
         figures={**_acceptance_figures(length), **(comparison.figures if comparison else {}), **(golden.figures if golden else {})},
     )
+
+
+def _list_lines(captured: Captured, measured: _Comparisons, rulings: Sequence[RuledGate], name: str) -> list[str]:
+    """Return the lines of a verdict on gates, golden floor, drafts and counters.
+
+    ``name`` is the fault's; for a missed golden floor a line says how to change it. A stored run has lines of its own.
+    """
+    prompts = 0 if measured.length is None else measured.length.prompts
+    interval = f"interval: 95%, Student's t over {prompts} prompts; " if prompts else ""
+    return [
+        *map(str, rulings),
+        *(measured.golden.lines if measured.golden else ()),
+        *([TO_CHANGE] if name == BELOW_GOLDEN else []),
+        f"{interval}{captured.pair.variant.draft.tokens or 'an unknown number of'} draft tokens per step",
+        *_describe_counters(captured.speculative.counters),
+        *([f"drafter: {measured.drafts}"] if measured.drafts else []),
+    ]
 
 
 def _fault_name(comparison: StoredComparison | None, rulings: Sequence[RuledGate]) -> str:
@@ -251,8 +255,8 @@ def _fault_name(comparison: StoredComparison | None, rulings: Sequence[RuledGate
     return comparison.finding.value if comparison is not None and comparison.outcome is Outcome.FAIL else ""
 
 
-def _opening(measured: _Comparisons, cell: str) -> str:
-    """Return a headline's beginning: one length, or two if they differ.
+def _describe_lengths(measured: _Comparisons, cell: str) -> str:
+    """Return the accepted length in words, or both lengths if they differ.
 
     ``cell`` is the length over all steps. The length over steps with a draft follows if a golden floor decides by it and the two differ.
     """
@@ -262,7 +266,7 @@ def _opening(measured: _Comparisons, cell: str) -> str:
     return f"{cell}, {drafted.tokens:.2f} per step with a draft"
 
 
-def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: StoredComparison | None) -> str:
+def _describe_ruled_out(prompts: int, rulings: Sequence[RuledGate], comparison: StoredComparison | None) -> str:
     """Return the lengths and losses that a pass rules out, in words.
 
     The length is the least lower limit (97.5 %) of a proven gate. Empty if no gate is proven and the comparison with the stored run rules

@@ -135,28 +135,31 @@ def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -
 def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
     """Return the findings of :func:`compare_by_steps` by the counters of workloads.
 
-    It is for servers that do not report the draft tokens of each step; a workload counts as one prompt. It counts at a draft position if it
-    accepted the position before eight times or more. Counters give the accepted tokens at each position but not the drafted ones, so that
-    every draft must have had its full length: a workload is left out if its drafts lack more than half a token on average.
+    A draft position is at fault if it is never accepted although the one before it is. For servers that do not report the draft tokens of
+    each step, a workload takes the place of a prompt.
     """
     counters = {part.workload.name: part.speculative.counters for part in parts}
+    # Counters do not give the drafted tokens at each position, so that drafts must have their full length, less half a token on average.
     by_name = {
         name: count.accepted_per_position
         for name, count in counters.items()
         if count is not None and count.draft_tokens >= (len(count.accepted_per_position) - 0.5) * count.drafts
     }
     longest = max(map(len, by_name.values()), default=0)
-    return tuple(
-        _test_position(at + 1, {name: counts[at] for name, counts in by_name.items() if len(counts) > at and counts[at - 1] >= _CHANCES})
-        for at in range(1, longest)
-    )
+    findings: list[DraftFinding] = []
+    for index in range(1, longest):  # from the second position on
+        # Workloads that accepted the position before often enough, with their accepted tokens at this one.
+        accepted = {name: counts[index] for name, counts in by_name.items() if len(counts) > index and counts[index - 1] >= _CHANCES}
+        findings.append(_test_position(index + 1, accepted))
+    return tuple(findings)
 
 
 def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
     """Return the finding on one draft position, counted from 1.
 
-    ``accepted`` has the number of its accepted tokens in each prompt. A correct server has one or more in a prompt with probability one
-    half at least. The exact binomial test gives the chance of as many prompts without one, at one half.
+    ``accepted`` has the number of its accepted tokens in each prompt. Callers leave out prompts that accepted the position before fewer
+    than eight times: in the others, a correct server accepts this one at least once with probability one half or more. The exact binomial
+    test gives the chance of as many prompts without one, at one half.
     """
     prompts, accepting = len(accepted), sum(count > 0 for count in accepted.values())
     before = "first" if position == 2 else f"first {position - 1}"  # noqa: PLR2004 - the second position
@@ -198,13 +201,13 @@ class _Sides:
 
 
 def _compare_length(
-    ending: str, tokens: int, is_bad: Callable[[Sequence[DraftStep]], bool], answers: Sequence[DraftedAnswer]
+    fault: str, tokens: int, is_bad: Callable[[Sequence[DraftStep]], bool], answers: Sequence[DraftedAnswer]
 ) -> DraftFinding | None:
     """Return the comparison of answers before and after one context length.
 
-    ``is_bad`` is True of verify steps with the fault, and ``ending`` names it. McNemar's exact test, one-sided, is over the answers with
-    the fault on one side only: in a correct server they are as likely to get better as to get worse. Returns None if no answer has four
-    steps on both sides.
+    ``fault`` is in words, ``drafting ends beyond 64`` tokens; ``is_bad`` is True of verify steps with it. McNemar's exact test, one-sided,
+    is over the answers with the fault on one side only: in a correct server they are as likely to get better as to get worse. Returns None
+    if no answer has four steps on both sides.
     """
     sides: list[_Sides] = []
     for answer in answers:
@@ -217,12 +220,13 @@ def _compare_length(
     bad_before, bad = sum(one.bad_before for one in sides), sum(one.bad_after for one in sides)
     worsened = sum(one.bad_after and not one.bad_before for one in sides)
     changes = sum(one.bad_after is not one.bad_before for one in sides)
+    bad_answers = f"{bad} of {len(sides)} answers that grow past them"
     return DraftFinding(
-        name=f"{ending} tokens of context",
-        subject=f"{ending} tokens of context",
-        summary=f"in {bad} of {len(sides)} answers that grow past them, in {bad_before} up to there",
-        counts=f"{bad} of {len(sides)} answers that grow past them, {bad_before} of them up to there",
-        cell=ending,
+        name=f"{fault} tokens of context",
+        subject=f"{fault} tokens of context",
+        summary=f"in {bad_answers}, in {bad_before} up to there",
+        counts=f"{bad_answers}, {bad_before} of them up to there",
+        cell=fault,
         first=next((one.name for one in sides if one.bad_after), ""),
         bad=bad,
         is_striking=is_contrast(bad, len(sides), bad_before, len(sides)),
@@ -313,21 +317,21 @@ def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     """Return findings on accepted lengths under load, compared with those alone.
 
     An accepted length is tokens per verify step. Answers to equal requests are compared: the text, and with it the drafter's task, is
-    nearly the same. There is a comparison for each limit of IN_FLIGHT, of the answers with more requests in flight against those with one;
-    of limits that select the same answers, only the highest is used. The last comparison is the reverse, for a drafter that is worse alone.
-    Only plain answers with known steps count, and comparisons with too few prompts are left out.
+    nearly the same. There is a comparison for each limit of IN_FLIGHT, of the answers with more requests in flight against those with one.
+    The last comparison is the reverse, for a drafter that is worse alone. Only plain answers with known steps count, and comparisons with
+    too few prompts are left out.
     """
     plain = [answer for answer in answers if answer.total is not None and answer.is_plain]
     alone = _group_by(lambda answer: answer.request, [answer for answer in plain if answer.in_flight == 1])
-    # By the answers that a limit selects: the limit, and these answers by request.
-    by_answers: dict[tuple[str, ...], tuple[int, Mapping[str, Sequence[DraftedAnswer]]]] = {}
+    findings: list[DraftFinding | None] = []
+    busy: list[DraftedAnswer] = []
     for most in reversed(IN_FLIGHT):
-        busy = [answer for answer in plain if answer.in_flight > most and answer.request in alone]
-        by_answers.setdefault(tuple(answer.name for answer in busy), (most, _group_by(lambda answer: answer.request, busy)))
-    loads = [(f"more than {most} request{'s' * (most > 1)}", busy) for most, busy in by_answers.values()]
-    findings = [_compare_load(load, busy, "alone", alone) for load, busy in loads]
-    # The last load has the answers with any other request in flight.
-    findings.append(_compare_load("no other request", alone, "under concurrency", loads[-1][1]))
+        busy_by_higher_limit, busy = busy, [answer for answer in plain if answer.in_flight > most and answer.request in alone]
+        if busy != busy_by_higher_limit:  # else it would be the same comparison again
+            load = f"more than {most} request{'s' * (most > 1)}"
+            findings.append(_compare_load(load, _group_by(lambda answer: answer.request, busy), "alone", alone))
+    # By the lowest limit, one request, all answers beside any other are busy.
+    findings.append(_compare_load("no other request", alone, "under concurrency", _group_by(lambda answer: answer.request, busy)))
     return [finding for finding in findings if finding is not None]
 
 

@@ -53,15 +53,14 @@ def describe_uncompared(parts: Sequence[Captured]) -> tuple[str, ...]:
 
 
 def _pool(ranks: Sequence[RankCounters]) -> RankCounters:
-    """Return the counts of one rank or more as those of one.
-
-    Counts of ranks with equal names are added up by :func:`sum_ranks`, so that all get the same name.
-    """
+    """Return the sums over ``ranks``, one or more, as the counts of one rank."""
+    # sum_ranks adds up the counts of equal names, elsewhere those of one rank over workloads. With one name for all it adds up all.
     alike = [RankCounters(name="the others", counters=rank.counters, generated_tokens=rank.generated_tokens) for rank in ranks]
-    return sum_ranks([alike])[0]
+    (pooled,) = sum_ranks([alike])
+    return pooled
 
 
-def _successes(counters: SpecCounters) -> int:
+def _count_accepting(counters: SpecCounters) -> int:
     """Return the largest possible number of drafts with an accepted token.
 
     With counts by position it is exact, the number accepted at the first position: later ones are accepted only after it. Without, each
@@ -72,21 +71,22 @@ def _successes(counters: SpecCounters) -> int:
 
 
 def _compare_accepted(rank: RankCounters, others: RankCounters) -> DraftFinding | None:
-    """Return the finding on the accepted drafts of a rank.
+    """Return the finding on a rank's accepting drafts, with an accepted token.
 
-    Its drafts are counted in blocks of 32, since drafts of one answer depend on each other; None if it has too few for a block. In a
-    correct rank a block has an accepted token with probability one half at least. The exact binomial test gives the chance of so many
-    blocks without one, at one half. It is striking if the others accept at least one draft in twenty, and the rank a tenth of their rate or
-    less.
+    Its drafts are counted in blocks of 32, since drafts of one answer depend on each other; None if it has too few for a block. A correct
+    rank, with whatever prompts, has an accepting draft in a block more often than not: by the exact binomial test, so many blocks without
+    one are held against a probability of one half.
     """
-    drafts, accepted, blocks = rank.counters.drafts, _successes(rank.counters), rank.counters.drafts // _BLOCK
-    others_rate = _successes(others.counters) / others.counters.drafts
+    drafts, accepting, blocks = rank.counters.drafts, _count_accepting(rank.counters), rank.counters.drafts // _BLOCK
+    others_drafts, others_accepting = others.counters.drafts, _count_accepting(others.counters)
     if not blocks:
         return None
-    # Each accepted draft is taken to be in a block of its own, since counters do not show where it is.
-    bad = max(0, blocks - accepted)
-    counts = f"{accepted:,} of {drafts:,} drafts accepted, {_successes(others.counters):,} of {others.counters.drafts:,} by the others"
-    is_striking = others_rate >= _LEAST_RATE and accepted <= _SHARE * others_rate * drafts
+    # Counters do not show in which blocks the accepting drafts are. Each is taken to be in one of its own: at least so many have none.
+    bad = max(0, blocks - accepting)
+    counts = f"{accepting:,} of {drafts:,} drafts accepted, {others_accepting:,} of {others_drafts:,} by the others"
+    # A few stray acceptances, up to a tenth of the others' rate, are called none, but only if the others accept enough to compare with.
+    others_rate = others_accepting / others_drafts
+    is_striking = others_rate >= _LEAST_RATE and accepting <= _SHARE * others_rate * drafts
     name = "a rank accepts nothing while the others do"
     return _test_blocks(name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_BLOCK} drafts")
 
@@ -94,9 +94,9 @@ def _compare_accepted(rank: RankCounters, others: RankCounters) -> DraftFinding 
 def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding | None:
     """Return the finding on the drafts of a rank for the tokens that it generated.
 
-    The others' drafts per token say how many would be expected. The test is that of :func:`_compare_accepted`, over blocks of eight
-    expected drafts. It is striking if the rank made a tenth of the expected drafts or fewer. Returns None if tokens are not counted, or too
-    few were generated for a block.
+    The others' drafts per token say how many would be expected. These are counted in blocks of eight. A correct rank has at least one draft
+    in a block more often than not. It is striking if the rank made a tenth of the expected drafts or fewer. Returns None if tokens are not
+    counted, or too few were generated for a block.
     """
     if rank.generated_tokens is None or not others.generated_tokens or others.generated_tokens < 0:
         return None
@@ -108,7 +108,9 @@ def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding |
         f"{drafts:,} drafts for {rank.generated_tokens:,} tokens, {others.counters.drafts:,} for {others.generated_tokens:,} by the others"
     )
     name = "a rank drafts nothing while the others do"
-    is_striking, bad = drafts <= _SHARE * expected, max(0, blocks - drafts)
+    is_striking = drafts <= _SHARE * expected
+    # Counters do not show in which blocks the drafts are. Each is taken to be in one of its own: at least so many blocks have none.
+    bad = max(0, blocks - drafts)
     return _test_blocks(
         name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_EXPECTED} drafts"
     )
@@ -117,15 +119,15 @@ def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding |
 def _test_blocks(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_striking: bool, block: str) -> DraftFinding:
     """Return the finding on a rank by the binomial test over blocks.
 
-    ``bad`` of ``blocks`` lack what the rank should have there. In a correct rank a block lacks it with probability one half at most, by the
-    size of the blocks. ``name``, ``summary`` and ``block`` are the fault, its figures and the blocks in words.
+    A block is a number of drafts in which a correct rank has a draft, or an accepted one, more often than not: it lacks it with probability
+    one half at most. ``bad`` of ``blocks`` lack it. ``name``, ``summary`` and ``block`` are the fault, its figures and the blocks in words.
     """
     return DraftFinding(
         name=name,
         subject=f"rank {rank}",
         summary=summary,
         counts=summary,
-        cell=name.partition(" while")[0],
+        cell=name.removesuffix(" while the others do"),
         first="",
         bad=bad,
         is_striking=is_striking,

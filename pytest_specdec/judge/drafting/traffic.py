@@ -84,21 +84,22 @@ def drafted_answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
     draft = run.whole.pair.variant.draft
     most = 1 if draft.depends_on_load else draft.most_requests  # 0 for no limit
     parts = [part for part in run.parts if not most or part.workload.concurrency <= most]
-    return tuple(answer for part in parts for answer in _part_answers(part, named=part.workload.name == run.whole.workload.name))
+    test_workload = run.whole.workload.name  # the one that the test names: some comparisons use its answers alone
+    return tuple(answer for part in parts for answer in _part_answers(part, in_test_workload=part.workload.name == test_workload))
 
 
-def _part_answers(part: Captured, *, named: bool) -> Iterator[DraftedAnswer]:
+def _part_answers(part: Captured, *, in_test_workload: bool) -> Iterator[DraftedAnswer]:
     """Yield the successful one-choice answers of one workload, with their drafts.
 
-    ``named`` is True for the workload that the test names: its answers are marked, since some comparisons use them alone. Without timing
-    the workload's concurrency is taken for the requests in flight.
+    ``in_test_workload`` is True for the workload that the test names. Without timing the workload's concurrency is taken for the requests
+    in flight.
     """
     requests = part.workload.by_id
     timings = [answer.timing for answer in part.speculative.answers if answer.timing is not None]
     for answer in part.speculative.answers:
         if answer.ok and len(answer.choices) == 1 and answer.request_id in requests:
             in_flight = part.workload.concurrency if answer.timing is None else _count_in_flight(answer.timing, timings)
-            yield _drafted_answer(part, requests[answer.request_id], answer, in_flight, named=named)
+            yield _drafted_answer(part, requests[answer.request_id], answer, in_flight, in_test_workload=in_test_workload)
 
 
 def _count_in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
@@ -112,24 +113,28 @@ def _count_in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
     return sorted(sum(other.sent_s <= moment <= other.done_s for other in timings) for moment in moments)[_MOMENTS // 4]
 
 
-def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight: int, *, named: bool) -> DraftedAnswer:
+def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight: int, *, in_test_workload: bool) -> DraftedAnswer:
     """Return one answer with its drafts, from the best source for each figure.
 
-    ``accepted`` follows from the verify windows (tokens of each verify step), or else from the answer's own counters; None without either.
-    ``named`` is True for an answer to the workload that the test names. An answer is ``foreseeable`` if nothing in its request bends the
-    target's distribution away from the drafter's.
+    ``in_flight`` is the number of requests in flight during most of its time. ``in_test_workload`` says that the test names its workload.
+    An answer is ``foreseeable`` if nothing in its request bends the target's distribution away from the drafter's.
     """
     choice = answer.choice
-    # One token of each verify step is no draft token; the first window is the prefill's.
-    accepted = None if choice.windows is None else sum(choice.windows[1:]) - len(choice.windows[1:])
-    if choice.windows is None and answer.counters is not None:
+    accepted = None
+    if choice.windows is not None:
+        steps_tokens = choice.windows[1:]  # without the prefill's window
+        accepted = sum(steps_tokens) - len(steps_tokens)  # one token of each verify step is no draft token
+    elif answer.counters is not None:
         accepted = answer.counters.accepted_tokens
+    # Else the windows are read from the chunks of a stream, which merge under load, so that their sums are of no use.
+    reports_drafts = choice.drafted is not None or answer.counters is not None
     return DraftedAnswer(
         name=f"{part.workload.name}/{request.id}",
         kinds=request_kinds(part, request, answer, in_flight),
         prompt=request.prompt_key,
+        # Answers have the same task if they have the same prompt, or if the ids of their requests are equal up to a "#".
         tasks=frozenset({request.prompt_key, f"{part.workload.name}/{request.id.partition('#')[0]}"}),
-        in_test_workload=named,
+        in_test_workload=in_test_workload,
         grammar=request.grammar is not None,
         foreseeable=request.body.keys() <= _FORESEEABLE and _number(request.body.get("temperature", 1.0)) <= 1.0,
         tokens=answer.tokens or 0,
@@ -137,8 +142,7 @@ def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight:
         accepted=accepted,
         per_step=tuple(filter(None, choice.drafted or ())),
         steps=steps(answer),
-        # Without either, windows are told by the chunks of a stream, which merge under load.
-        total=None if choice.drafted is None and answer.counters is None else total(answer),
+        total=total(answer) if reports_drafts else None,
         request=request.digest,
         in_flight=in_flight,
     )
@@ -147,13 +151,14 @@ def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight:
 def _is_drafted(part: Captured, answer: Answer, accepted: int | None) -> bool | None:
     """Return True if any token was drafted for an answer, by the best source.
 
-    The reported draft tokens of each step decide, or else ``accepted`` draft tokens of the answer. Without both, its own counters decide if
-    it has no verify windows, or else those of the workload, which cannot tell its answers apart. Returns None without any source.
+    ``accepted`` is its number of accepted draft tokens, None if unknown. Returns None without any source.
     """
     if answer.choice.drafted is not None:
         return any(answer.choice.drafted)
     if accepted:
         return True
+    # If nothing was accepted, drafts may all have been rejected. Only counters tell: its own, which servers report for answers without
+    # verify windows, or else those of the workload, which cannot tell its answers apart.
     if answer.choice.windows is None and answer.counters is not None:
         return answer.counters.draft_tokens > 0
     counters = part.speculative.counters

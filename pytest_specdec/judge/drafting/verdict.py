@@ -43,13 +43,13 @@ class _Flaw:
     """One possible flaw of the drafts for a kind of request."""
 
     name: str
-    """The flaw in words, to be followed by the kind of request."""
-    others: str
-    """The flaw as an attribute of answers: ``without a draft``."""
+    """The flaw in words, to be followed by ``for`` and the kind of request."""
+    attribute: str
+    """The flaw as said of answers: ``without a draft``."""
     is_bad: Callable[[DraftedAnswer], bool | None]
     """True if an answer has the flaw; None if its record does not show it."""
     by_task: bool = False
-    """Whether it depends on the task, so that only tasks with answers both of the kind and of others count."""
+    """Whether it depends on the task: only tasks with answers both of the kind and of others are then compared."""
 
 
 def judge_drafting(run: CapturedRun) -> Verdict:
@@ -118,19 +118,21 @@ def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
     def is_shorter(answer: DraftedAnswer) -> bool | None:
         return None if answer.grammar or not answer.per_step else median(answer.per_step) < longest
 
-    # A drafter that looks the text up has many steps without a draft.
-    is_off = _is_mostly_off if drafter.every_step else _is_off
-    only_first, no_second = "only the first draft token is accepted for", "with no second draft token accepted"
+    # A drafter that looks the text up has many steps without a draft, so that it is off only for answers without any draft.
+    is_off = _is_mostly_off if drafter.every_step else _has_no_draft
+    only_first, no_second = "only the first draft token is accepted", "with no second draft token accepted"
+    # How much is accepted depends on the task: with ``by_task`` only answers to the same tasks are compared.
     flaws = [
-        _Flaw(name="drafting is off for", others="without a draft", is_bad=is_off),
-        _Flaw(name="no draft is accepted for", others="without an accepted draft", is_bad=_lacks_accepted_drafts, by_task=True),
-        _Flaw(name=only_first, others=no_second, is_bad=_ends_at_first, by_task=True),
+        _Flaw(name="drafting is off", attribute="without a draft", is_bad=is_off),
+        _Flaw(name="no draft is accepted", attribute="without an accepted draft", is_bad=_lacks_accepted_drafts, by_task=True),
+        _Flaw(name=only_first, attribute=no_second, is_bad=_ends_at_first, by_task=True),
     ]
-    fewer = _Flaw(name="fewer tokens are drafted for", others="with shorter drafts", is_bad=is_shorter)
+    fewer = _Flaw(name="fewer tokens are drafted", attribute="with shorter drafts", is_bad=is_shorter)
     return [*flaws, fewer] if drafter.every_step else flaws
 
 
-def _is_off(answer: DraftedAnswer) -> bool | None:
+def _has_no_draft(answer: DraftedAnswer) -> bool | None:
+    """Return True if not a single token was drafted for an answer; None if unknown."""
     return None if answer.drafted is None else not answer.drafted
 
 
@@ -138,21 +140,26 @@ def _is_mostly_off(answer: DraftedAnswer) -> bool | None:
     """Return True if most steps of an answer went without a draft.
 
     Some drafts are allowed: a variant that does not draft under load drafts again at the end of a workload, when fewer requests are in
-    flight. Under a grammar, or if the draft tokens of no step are known, a single draft is enough for False. Returns None if nothing is
-    known.
+    flight. Returns None if nothing is known of its drafts.
     """
     counts = [step.drafted for step in answer.steps if step.drafted is not None]
-    return _is_off(answer) if answer.grammar or not counts else 2 * counts.count(0) > len(counts)
+    # A grammar may lawfully cut drafts short, so that its steps without a draft show nothing.
+    if answer.grammar or not counts:
+        return _has_no_draft(answer)
+    return 2 * counts.count(0) > len(counts)
 
 
 def _lacks_accepted_drafts(answer: DraftedAnswer) -> bool | None:
     """Return True if no draft token of an answer was accepted.
 
-    Returns None if that is unknown, if nothing was drafted, or if fields of the request, such as a logit bias, may have made the target
-    reject every draft token. Answers to the test's own workload count in spite of such fields, which are mild there.
+    Returns None if that is unknown, if nothing was drafted, or if a correct target may have rejected every draft token.
     """
-    has_record = answer.accepted is not None and answer.drafted is not False and (answer.in_test_workload or answer.foreseeable)
-    return not answer.accepted if has_record else None
+    if answer.accepted is None or answer.drafted is False:
+        return None
+    # A field that the drafter does not see, such as a logit bias, may fail every draft. In the test's own workload such fields are mild.
+    if not answer.foreseeable and not answer.in_test_workload:
+        return None
+    return not answer.accepted
 
 
 def _ends_at_first(answer: DraftedAnswer) -> bool | None:
@@ -168,21 +175,22 @@ def _ends_at_first(answer: DraftedAnswer) -> bool | None:
 def _compare_by_flaw(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     """Return the comparison of every kind by one flaw.
 
-    Each kind is compared with all other requests. Of kinds that exactly the same answers have, only one is compared, since their tests are
-    the same.
+    Each kind is compared with all other requests. Kinds that exactly the same answers have give the same test, so that only one of them
+    is compared: of prompts of more than 256 and of more than 512 tokens the latter, which says more.
     """
     records = [(answer, is_bad) for answer in answers if (is_bad := flaw.is_bad(answer)) is not None]
     kinds_by_answers: dict[tuple[str, ...], str] = {}
-    for kind in sorted({kind for answer, _ in records for kind in answer.kinds}, key=_limit_key):
-        kinds_by_answers.setdefault(tuple(answer.name for answer, _ in records if kind in answer.kinds), kind)
-    return [finding for kind in kinds_by_answers.values() if (finding := _compare_kind(flaw, kind, records)) is not None]
+    for kind in sorted({kind for answer, _ in records for kind in answer.kinds}, key=_larger_limit_first):
+        names = tuple(answer.name for answer, _ in records if kind in answer.kinds)
+        kinds_by_answers.setdefault(names, kind)  # the first kind with these answers stays
+    findings = (_compare_kind(flaw, kind, records) for kind in kinds_by_answers.values())
+    return [finding for finding in findings if finding is not None]
 
 
-def _limit_key(kind: str) -> tuple[str, int]:
-    """Return a sort key with larger limits of a kind first.
+def _larger_limit_first(kind: str) -> tuple[str, int]:
+    """Return a sort key for kinds with a larger limit first.
 
-    A limit is the number in its name, as in ``prompts of more than 512 tokens``. Of two limits that select the same answers, the tighter
-    one is then named.
+    The limit is the number in a kind's name, as in ``prompts of more than 512 tokens``.
     """
     number = next((int(word) for word in kind.split() if word.isdigit()), 0)
     return kind.replace(str(number), "#"), -number
@@ -194,30 +202,34 @@ def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer,
     ``records`` has each answer with True if it has the flaw. For a flaw that depends on the task, only tasks with answers of the kind and
     of others count. Returns None if either side has no answers.
     """
-    # Answers of the kind, and all others.
-    sides = [[record for record in records if (kind in record[0].kinds) is inside] for inside in (True, False)]
+    of_kind = [record for record in records if kind in record[0].kinds]
+    of_others = [record for record in records if kind not in record[0].kinds]
     if flaw.by_task:
-        tasks = [{name for answer, _ in side for name in answer.tasks} for side in sides]
-        sides = [[record for record in side if record[0].tasks & tasks[0] & tasks[1]] for side in sides]
-    answers, other_answers = map(len, sides)
+        tasks, other_tasks = ({name for answer, _ in side for name in answer.tasks} for side in (of_kind, of_others))
+        shared_tasks = tasks & other_tasks
+        of_kind, of_others = ([record for record in side if record[0].tasks & shared_tasks] for side in (of_kind, of_others))
+    answers, other_answers = len(of_kind), len(of_others)
     if not answers or not other_answers:
         return None
-    bad, other_bad = (sum(is_bad for _, is_bad in side) for side in sides)
+    bad, other_bad = (sum(is_bad for _, is_bad in side) for side in (of_kind, of_others))
     most_bad = min(bad + other_bad, answers)  # of the kind, if the flaw were on as few others as these totals allow
-    counts = f"{bad} of {answers} answers {flaw.others}, {other_bad} of {other_answers} others"
+    counts = f"{bad} of {answers} answers {flaw.attribute}, {other_bad} of {other_answers} others"
+    # The p-value if all answers of the kind and no others were bad; 1 if too many others are bad for the kind to stand out.
+    would_contrast = is_contrast(answers, answers, other_bad, other_answers)
+    surest_p = greater_than_other(answers, answers, 0, other_answers) if would_contrast else 1.0
     return DraftFinding(
-        name=f"{flaw.name} {kind}",
+        name=f"{flaw.name} for {kind}",
         subject=kind,
         summary=counts,
         counts=counts,
-        cell=flaw.name.removesuffix(" for"),
-        first=next((answer.name for answer, is_bad in sides[0] if is_bad), ""),
+        cell=flaw.name,
+        first=next((answer.name for answer, is_bad in of_kind if is_bad), ""),
         bad=bad,
         is_striking=is_contrast(bad, answers, other_bad, other_answers),
         test="Fisher's exact test over answers",
         least_p=greater_than_other(most_bad, answers, bad + other_bad - most_bad, other_answers),
         tail=partial(greater_than_other, bad, answers, other_bad, other_answers),
-        surest_p=greater_than_other(answers, answers, 0, other_answers) if is_contrast(answers, answers, other_bad, other_answers) else 1.0,
+        surest_p=surest_p,
     )
 
 
@@ -245,12 +257,14 @@ def _pass(
 ) -> Verdict:
     """Return PASS with the compared kinds of request, or NOT_DECIDED.
 
-    A kind counts as compared if its test would raise an alarm with all of its answers bad and no others: if the p-value of that case,
-    ``surest_p``, is at most the alarm's level. The level is computed with ``surest_p`` in place of ``least_p``. NOT_DECIDED if no kind
-    counts. ``comparisons`` are the findings on kinds, ``others`` all further ones, and ``counted`` the answers.
+    A kind counts as compared if its test can show a fault: if ``surest_p``, the p-value in case all answers of the kind and no others are
+    bad, raises an alarm. NOT_DECIDED if no kind counts. ``comparisons`` are the findings on kinds, ``others`` all further ones, and
+    ``counted`` the answers.
     """
     tallies = profile.profile(run)
-    level = _alarm_level([*(replace(finding, least_p=finding.surest_p) for finding in comparisons), *others], run.whole.alpha)
+    # The alarm's level in that case; other findings stay as they are.
+    in_that_case = [replace(finding, least_p=finding.surest_p) for finding in comparisons]
+    level = _alarm_level([*in_that_case, *others], run.whole.alpha)
     kinds = {finding.subject for finding in comparisons if finding.surest_p <= level}
     unsure = sorted({finding.subject for finding in comparisons} - kinds)
     figures = {**_drafting_figures(run), **profile.figures(tallies)}

@@ -41,9 +41,11 @@ class ControlComparison:
     def holds(self) -> bool:
         """True if the alarm is the variant's own.
 
-        The control then has no evidence for the fault, never a likelihood ratio of 10 (DOUBT), or clearly less by standard errors.
+        For the same fault the control then has no evidence, or clearly weaker evidence than the judged arm.
         """
-        return self.control_peak < DOUBT or self.difference.score >= self.needed
+        if self.control_peak < DOUBT:  # the likelihood ratio never reached 10
+            return True
+        return self.difference.score >= self.needed  # in standard errors
 
     def __str__(self) -> str:
         # The difference has mean payoffs less the stake of 1.
@@ -57,10 +59,10 @@ def compare_at_bias(
 ) -> ControlComparison | None:
     """Return the ``winner``'s evidence beside the control's, for biased scores.
 
-    The ``winner`` is the bettor with most evidence on the judged arm, whose tokens are ``observed``. Biased scores are distributions off by
-    one power: the control's are taken to the power ``1 + scoring_bias``, as the judged arm's were. ``exact`` says whether both arms differ
-    from their scores by rounding only; None leaves that to the run's calibrations. Returns None for the control itself, without a control,
-    or if the control has no such bet.
+    The ``winner`` is the bettor with most evidence on the judged arm, whose tokens are ``observed``. With biased scores the correct
+    distribution is the scored one to the power ``1 + scoring_bias``. ``observed`` has it for the judged arm's tokens, and the control's are
+    gathered with the same power here. ``exact`` says whether both arms differ from their scores by rounding only; None leaves that to the
+    run's calibrations. Returns None for the control itself, without a control, or if nobody bets on the same fault there.
     """
     exact = has_exact_kernels(captured) if exact is None else exact
     comparisons = _compare_with_control(captured, observed, [winner], scoring_bias, exact=exact)
@@ -83,8 +85,8 @@ def _compare_with_control(
     """Return the evidence of each bettor of ``panel`` beside the control's.
 
     ``observed`` are the judged arm's tokens, on which the panel has bet. The control's tokens are gathered with the ``scoring_bias`` and
-    ``exact`` of the judged arm (:func:`gather`). Bettors without a counterpart, one on the same fault on the control, are left out. Empty
-    for the control itself, without a control, or if it has no tokens to judge.
+    ``exact`` of the judged arm (:func:`gather`). A bettor is left out if none on the same fault has bet on the control's tokens. Empty for
+    the control itself, without a control, or if it has no tokens to judge.
     """
     if captured.is_control or captured.control is None:
         return []
@@ -92,14 +94,15 @@ def _compare_with_control(
     if control is None:
         return []
     control_bettors = bettors(control)
-    # A control with evidence against itself has doubtful scores: a difference then needs more standard errors.
+    # Standard errors: more are needed if the control has evidence against itself, since its scores are then doubtful.
     needed = least_score(wealth_process(control_bettors).peak)
-    # A bettor that never bet on the control, as on places in verify steps that the control does not report, compares with nothing.
-    comparable = tuple(bettor for bettor in control_bettors if bettor.log_payoffs.any())
-    pairs = [(bettor, control_bettor) for bettor in panel if (control_bettor := counterpart(bettor, comparable)) is not None]
+    # Without a bet all log payoffs are 0: so it is for bets on places in verify steps, which the control does not report.
+    with_bets = tuple(bettor for bettor in control_bettors if bettor.log_payoffs.any())
+    pairs = [(bettor, control_bettor) for bettor in panel if (control_bettor := counterpart(bettor, with_bets)) is not None]
     return [
         ControlComparison(
             name=bettor.name,
+            # ``last`` marks the ends of answers, over which the standard error is taken.
             difference=difference(
                 Earnings(log_payoffs=bettor.log_payoffs, last=observed.slots.last),
                 Earnings(log_payoffs=control_bettor.log_payoffs, last=control.slots.last),

@@ -173,10 +173,10 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None 
     Answers that are not sampled, or not independent, are left out. In the result ``broken`` is set if any other answer lacks token ids or
     scores, and ``observed`` is None if no answer is left to judge.
 
-    The baseline's scores give the distributions, raised to the power ``1 + scoring_bias``: that is the one which the baseline reports. A
-    correct server may differ from them by noise and by jumps, positions with any other distribution, both as measured in the run's
-    calibration. ``exact`` says whether the arm differs from its scores by rounding only, and None leaves that to the calibrations; two arms
-    that are compared need the same.
+    The baseline's scores give the distributions. To the power ``1 + scoring_bias`` they are the distributions that the baseline reports for
+    its own answers. A correct server may differ from them by noise and by jumps, positions with any other distribution, both as measured in
+    the run's calibration. ``exact`` says whether the arm differs from its scores by rounding only, and None leaves that to the
+    calibrations; two arms that are compared need the same.
     """
     draft = drafting(captured)
     selected = _select_sampled(captured, draft)
@@ -197,6 +197,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None 
         skipped=lines,
         draft_distribution=draft.unknown,
         calibration=calibration,
+        # ``copies``, the distribution of a server that repeats answers, is None if no prompt comes twice.
         repeats=None if observed.copies is None else repeats(captured, [part.answer for part in parts], observed.distribution),
     )
 
@@ -318,16 +319,16 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
     """Return the tokens of all answers as the arrays of the betting test.
 
     They hold what a bet at a token may depend on: the baseline's and the draft's distribution after the request's sampling parameters, the
-    token's verify slot, and all before it. The scoring bias is a property of the baseline's scores. The parameters are therefore adapted to
-    it for the baseline's distribution only: the draft model has scores of its own. If the draft's distribution is unknown, its arrays are
-    None and no token counts as drafted.
+    token's verify slot, and all before it. If the draft's distribution is unknown, its arrays are None and no token counts as drafted.
     """
     raw = raw_distribution([position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary)
     processing = _processing(parts, raw.ids, captured.penalty_window)
-    unbiased = processing.adapt_to_bias(numerics.scoring_bias) if numerics.scoring_bias else processing
-    distribution = requested(raw, unbiased, numerics.noise, numerics.jump_rate, exact=numerics.exact)
+    # The bias is one of the baseline's scores. The draft model has scores of its own, for which the parameters stay as they are.
+    baseline_processing = processing.adapt_to_bias(numerics.scoring_bias) if numerics.scoring_bias else processing
+    distribution = requested(raw, baseline_processing, numerics.noise, numerics.jump_rate, exact=numerics.exact)
     slots = join_slots([part.slots for part in parts])
     answers = [part.answer for part in parts]
+    # The draft's distribution q at each token, and the chances of acceptance by q and the baseline's p.
     view = draft.view(answers, slots, raw.ids, distribution, processing)
     return Observed(
         distribution=distribution,
@@ -347,7 +348,7 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
         vocabulary=captured.vocabulary,
         ends=mark_ends(captured, raw.ids),
         copies=copy_distribution(captured, answers, distribution, raw.ids),
-        mishandled=_mishandled_distributions(raw, unbiased),
+        mishandled=_mishandled_distributions(raw, baseline_processing),
     )
 
 
@@ -395,15 +396,15 @@ def _mishandled_distributions(raw: RawDistribution, processing: Processing) -> M
     return {name: requested(raw, replace(processing, adjustment=processing.adjustment.times(factor))).p for name, factor in times.items()}
 
 
-def _processing(parts: Sequence[_AnswerPart], ids: Ints, window: PenaltyWindow) -> Processing:
-    """Return each request's sampling parameters, once per token of its answer: arrays [N]; ``ids`` [N, K] are the top tokens."""
+def _processing(parts: Sequence[_AnswerPart], ids: Ints, penalty_window: PenaltyWindow) -> Processing:
+    """Return each request's sampling parameters, once per token of its answer: arrays [N]; for ``ids`` see :func:`_adjustment`."""
     lengths = [len(part.positions) for part in parts]
     return Processing(
         temperature=np.repeat([part.params.temperature for part in parts], lengths),
         top_k=np.repeat(np.array([part.params.top_k for part in parts], dtype=np.int64), lengths),
         top_p=np.repeat([part.params.top_p for part in parts], lengths),
         min_p=np.repeat([part.params.min_p for part in parts], lengths),
-        adjustment=_adjustment(parts, ids, lengths, window),
+        adjustment=_adjustment(parts, ids, lengths, penalty_window),
     )
 
 

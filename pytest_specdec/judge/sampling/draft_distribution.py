@@ -200,13 +200,15 @@ def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: T
         listed=unmarked,
         q_raw=distribution.raw.copy(),
     )
-    processed, p_chosen = requested(draft, processing.at(scored)), distribution.chosen[scored]
-    larger = np.maximum(np.maximum(p_chosen, processed.chosen), TINY)
+    processed = requested(draft, processing.at(scored))
     view.q[scored] = map_draft(processed.p, draft.ids, ids[scored], distribution.p[scored])
     view.q_raw[scored] = map_draft(processed.raw, draft.ids, ids[scored], distribution.raw[scored])
-    view.accepted_if_emitted[scored] = processed.chosen / larger  # min(1, q/p) of the emitted token
-    view.chosen[scored] = processed.chosen_floor
-    view.accepted_if_drafted[scored] = p_chosen / larger  # min(1, p/q) of it
+    # Of the emitted token itself. min(1, q/p) is q over the greater of both, min(1, p/q) is p over it.
+    p_emitted, q_emitted = distribution.chosen[scored], processed.chosen
+    greater = np.maximum(np.maximum(p_emitted, q_emitted), TINY)
+    view.accepted_if_emitted[scored] = q_emitted / greater
+    view.accepted_if_drafted[scored] = p_emitted / greater
+    view.chosen[scored] = processed.chosen_floor  # a lower bound on q_emitted, which may be an estimate
     view.listed[scored] = listed_outcomes(draft.ids, ids[scored])
     return view
 
@@ -222,11 +224,12 @@ def certain_view(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitt
     # The chance of every top token is known, 0 or 1. Of a proposal beyond them, only that it is in the remainder.
     listed = np.ones(q.shape, dtype=np.bool_)
     listed[:, -1] = False
-    same = (tokens == emitted).astype(np.float64)
-    # min(1, p/q), where q is 1 at the proposal and 0 elsewhere.
-    accepted_if_drafted = np.where(tokens == emitted, distribution.chosen, 1.0)
+    # q of the emitted token, 1 for the proposal and 0 for any other; so is min(1, q/p).
+    q_emitted = (tokens == emitted).astype(np.float64)
+    # min(1, p/q) of the emitted token. ``distribution.chosen`` is its p; at q = 0 the ratio is infinite.
+    acceptance = np.where(tokens == emitted, distribution.chosen, 1.0)
     return DraftView(
-        q=q, drafted=tokens >= 0, accepted_if_emitted=same, chosen=same, accepted_if_drafted=accepted_if_drafted, listed=listed, q_raw=q
+        q=q, drafted=tokens >= 0, accepted_if_emitted=q_emitted, chosen=q_emitted, accepted_if_drafted=acceptance, listed=listed, q_raw=q
     )
 
 
@@ -272,23 +275,28 @@ class PromptLookup:
     ) -> DraftView | None:
         """Return one-hot distributions at the draft tokens of the windows.
 
-        Arguments are those of :class:`DraftSource`. A token whose window is unknown is treated as if a window began at it.
+        ``slots`` has the place of each token in its window: the draft depends on where that began. ``ids`` and ``distribution`` are the
+        baseline's. A lookup draws nothing, so that sampling parameters do not change its draft.
         """
         ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
-        proposed = [self.propose_tokens(answer, places) for answer, places in zip(answers, np.split(slots.slot, ends), strict=True)]
+        slots_by_answer = np.split(slots.slot, ends)
+        proposed = [self.propose_tokens(answer, places) for answer, places in zip(answers, slots_by_answer, strict=True)]
         return certain_view(np.concatenate(proposed), ids, distribution, _concatenate_tokens(answers))
 
     def propose_tokens(self, answer: Answer, slots: Ints) -> Ints:
         """Return the token proposed in place of each token of ``answer``, [T].
 
         ``slots`` [T] are the tokens' places in their verify windows: a token at place j is matched with draft token j of the window that
-        began j tokens before. A token with an unknown place is treated as if a window began at it. Nothing is drafted for the bonus slot;
-        its entry is the last of the k + 1 tokens proposed, so that a server which emits that token as its bonus can be recognised. The
-        entry is -1 if prompt lookup proposes nothing there.
+        began j tokens before. A token with an unknown place is treated as if a window began at it. A server drafts k tokens, and the lookup
+        is asked for one more: it stands in the bonus slot, so that a server which emits it as its bonus can be recognised. The entry is -1
+        if prompt lookup proposes nothing there.
         """
-        places = np.maximum(slots, 0).tolist()
-        drafts = [self._propose(answer)[token - place] for token, place in enumerate(places)]
-        return np.array([draft[place] if place < len(draft) else -1 for place, draft in zip(places, drafts, strict=True)], dtype=np.int64)
+        proposals = self._propose(answer)  # by the index of the token that a window begins with
+        tokens = []
+        for index, place in enumerate(np.maximum(slots, 0).tolist()):
+            draft = proposals[index - place]
+            tokens.append(draft[place] if place < len(draft) else -1)
+        return np.array(tokens, dtype=np.int64)
 
     def _propose(self, answer: Answer) -> tuple[tuple[int, ...], ...]:
         """Return the proposal before each emitted token, up to k + 1 tokens.

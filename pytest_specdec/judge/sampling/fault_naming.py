@@ -83,31 +83,36 @@ class Acceptance:
     def allows(self, bettor: Bettor) -> bool:
         """Return True if ``bettor``'s fault fits the acceptance of draft tokens.
 
-        A fault outside the verify step fits unless rejected draft tokens are emitted as recovered ones, whatever the acceptance is. A fault
-        at a verify step fits by two conditions. Rejected draft tokens are emitted exactly if the fault emits them, unless that is unknown.
-        And the acceptance expected under the fault is the observed one within the tolerance. Under a wrong residual, the distribution of
-        recovered tokens, it may be higher by twice the tolerance: that fault leaves acceptance alone, but makes the emitted tokens, by
-        which some of the expectation is estimated, look more acceptable than they were.
+        A fault outside the verify step fits unless rejected draft tokens are emitted as recovered ones. A fault at a verify step has to be
+        one that emits them exactly if the server does, where that is known. And the acceptance expected under it has to be the observed one
+        within the tolerance.
         """
         if bettor.fault not in AT_A_STEP:
             return not self.emits_rejected
         # REPEATING has the names of the bettors on faults that emit rejected draft tokens.
         if self.repeated is not None and self.emits_rejected != (bettor.name in REPEATING):
             return False
-        shortfall = self.expected + self.excess.get(bettor.name, 0.0) - self.observed
-        return -self._tolerance <= shortfall <= self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
+        # ``excess`` is what the fault adds to the acceptance of a correct server.
+        expected_under_fault = self.expected + self.excess.get(bettor.name, 0.0)
+        shortfall = expected_under_fault - self.observed
+        # A wrong residual changes recovered tokens, not acceptance. But ``expected`` is estimated in part from emitted tokens, which it may
+        # make look more acceptable than the drafts were.
+        most = self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
+        return -self._tolerance <= shortfall <= most
 
     def allows_somewhere(self, bettor: Bettor) -> bool:
         """Return True if ``bettor``'s fault fits at some of the slots.
 
         It has to be a fault at a verify step. Acceptance has to differ from a correct server's beyond the tolerance, in the direction of
         the fault, but by less than if the fault were at every slot. If rejected draft tokens are emitted, it has to be a fault that emits
-        them (REPEATING). If none are, such a fault may have been at too few slots to show it.
+        them (REPEATING).
         """
         if bettor.fault not in AT_A_STEP or (self.emits_rejected and bettor.name not in REPEATING):
             return False
-        excess, excess_everywhere = self.observed - self.expected, self.excess.get(bettor.name, 0.0)
-        return abs(excess) > self._tolerance and excess * excess_everywhere > 0.0 and abs(excess) < abs(excess_everywhere) - self._tolerance
+        # Acceptance beyond a correct server's: as observed, and under the fault at every slot.
+        beyond, beyond_everywhere = self.observed - self.expected, self.excess.get(bettor.name, 0.0)
+        has_direction = beyond * beyond_everywhere > 0.0
+        return has_direction and self._tolerance < abs(beyond) < abs(beyond_everywhere) - self._tolerance
 
     @property
     def emits_rejected(self) -> bool:
@@ -128,9 +133,8 @@ def acceptance(observed: Observed) -> Acceptance | None:
     """Return the observed and expected acceptance of the draft tokens.
 
     A draft slot is a token's place at which a draft token was verified. A correct server accepts there with probability ``sum min(p, q)``,
-    p being the baseline's distribution and q the draft's. :func:`_estimate_overlap` computes it, or :func:`overlap` if every draft is
-    certain of its token: one outside the top tokens then counts by half the last top token's probability. The last token of an answer is
-    left out, since a limit may have cut its verify window.
+    p being the baseline's distribution and q the draft's, the sum over all tokens. The last token of an answer is left out, since a limit
+    may have cut its verify window.
 
     Returns None without the draft's distribution, without a draft slot, or without reported windows: windows computed from the drafts are
     those of a correct server and so no evidence.
@@ -138,9 +142,10 @@ def acceptance(observed: Observed) -> Acceptance | None:
     slots = observed.slots.draft_slot & observed.drafted & ~observed.slots.last
     if observed.q is None or observed.accepted_if_emitted is None or observed.listed is None or observed.slots.implied or not slots.any():
         return None
-    p, q = observed.distribution.p[slots], observed.q[slots]
+    p, q = observed.distribution.p[slots], observed.q[slots]  # [M, K+1], for M draft slots
     # A window that ends at a draft slot ends because the draft token there was rejected.
     rejected, accepted_if_emitted = observed.slots.ended[slots], observed.accepted_if_emitted[slots]
+    # If the draft is certain of its token, it is known which one was drafted, and q at every token; else q only at the ``listed`` ones.
     certain = bool((q.max(axis=1) == 1.0).all())
     expected = (
         overlap(p, q)
@@ -154,7 +159,9 @@ def acceptance(observed: Observed) -> Acceptance | None:
         expected=float(expected.mean()),
         repeated=int((rejected & (accepted_if_emitted == 1.0)).sum()) if certain else None,
         excess=_excesses(observed, slots),
+        # Mass outside the core, the outcomes of known probability.
         unsure=float(np.where(observed.distribution.core[slots], 0.0, p).sum(axis=1).mean()),
+        # Standard deviation of the mean: the variances of single acceptances add up.
         spread=float(np.sqrt((expected * (1.0 - expected)).sum()) / slots.sum()),
     )
 
@@ -162,17 +169,17 @@ def acceptance(observed: Observed) -> Acceptance | None:
 def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
     """Return each fault's mean acceptance less that of a correct server.
 
-    Callers ensure that the draft's distribution q is known. The means are over the draft ``slots``, a mask [N]. They are by the name of the
-    fault's bettor, for each fault at a draft slot (CATALOGUE) and, if q before sampling parameters is known, for acceptance by the ratio of
-    the raw distributions.
+    Callers ensure that the draft's distribution q is known. The means are over the draft ``slots``, a mask [N], and over draft tokens drawn
+    from q. They are by the name of the fault's bettor, for each fault at a draft slot (CATALOGUE) and, if q before sampling parameters is
+    known, for acceptance by the ratio of the raw distributions.
     """
     assert observed.q is not None
     # The remainder is split into the token that a draft is certain of, and the rest: [M, K+2], for M draft slots.
     split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
     accepts = {alternative.name: alternative.accept(split.p, split.q) for alternative in CATALOGUE}
     if observed.q_raw is not None:
-        accepts[RATIO_OF_RAW] = accepts_raw_ratio(observed)[slots]
-    correct = ratio(split.p, split.q)
+        accepts[RATIO_OF_RAW] = accepts_raw_ratio(observed)[slots]  # split in the same way
+    correct = ratio(split.p, split.q)  # min(1, p/q)
     return {name: float((split.q * (accept - correct)).sum(axis=1).mean()) for name, accept in accepts.items()}
 
 
@@ -180,15 +187,17 @@ def _estimate_overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accept
     """Return the expected acceptance [M] of drafts with a partly known distribution.
 
     At M draft slots ``p`` and ``q`` are [M, K+1], over the baseline's K top tokens and the remainder; ``listed`` marks where q is exact.
-    Over these outcomes the acceptance is ``sum min(p, q)``. Of the others only the total masses are known: their part is ``p(others)``
-    times a rate, the mean of ``min(1, q(x)/p(x))``, which is ``accepted_if_emitted`` [M], over the emitted tokens (``outcome`` [M]) there.
+    Over these outcomes the acceptance is ``sum min(p, q)``. Of the others only the total masses are known. Since ``min(p, q)`` is p times
+    ``min(1, q/p)``, their part is taken to be their mass p times a mean of that ratio. The mean is over emitted tokens (``outcome`` [M])
+    that are not listed; ``accepted_if_emitted`` [M] has the ratio of each.
     """
-    # Slots at which the draft has mass on tokens that are not listed; without any, the others' part is 0.
-    open_slots = np.where(listed, 0.0, q).sum(axis=1) > 0
-    unlisted = np.where(open_slots, np.where(listed, 0.0, p).sum(axis=1), 0.0)
-    emitted = open_slots & ~np.take_along_axis(listed, outcome[:, None], axis=1)[:, 0]
-    rate = float(accepted_if_emitted[emitted].mean()) if emitted.any() else 0.0
-    return np.asarray(np.where(listed, np.minimum(p, q), 0.0).sum(axis=1) + unlisted * rate)
+    exact_part = np.where(listed, np.minimum(p, q), 0.0).sum(axis=1)
+    # Where the draft has no mass on other tokens, these have no part.
+    drafts_others = np.where(listed, 0.0, q).sum(axis=1) > 0
+    p_of_others = np.where(drafts_others, np.where(listed, 0.0, p).sum(axis=1), 0.0)
+    emits_other = drafts_others & ~np.take_along_axis(listed, outcome[:, None], axis=1)[:, 0]
+    mean_ratio = float(accepted_if_emitted[emits_other].mean()) if emits_other.any() else 0.0
+    return np.asarray(exact_part + p_of_others * mean_ratio)
 
 
 TILTS = {alternative.name for alternative in GENERIC if alternative.fault is Fault.TEMPERATURE}
@@ -219,16 +228,17 @@ def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> 
        all answers is likelier a priori.
     3. A wrong residual, if rejected draft tokens are emitted and no bettor is consistent with acceptance.
     4. A fault at some draft tokens only, if a bettor on that is ahead of the best consistent one by a factor of 8, for the same reason.
-    5. The best bettor's fault, or that of another bettor on the same effect (:func:`_prefer_step_fault` and its like).
+    5. The best bettor's fault, or that of another bettor on the same effect, by the three functions ``_prefer_...``.
     """
     if seen.accepts_all if seen is not None else _never_rejected(observed):
         return "accept-all"
+    # ``implied`` windows are not reported, but computed from the drafts.
     has_windows = bool(observed.slots.known.any()) and not observed.slots.implied
-    sparse, on_all_answers = _find_sparse_winner(wealth), wealth.without_sparse_bettors
+    sparse, on_all_answers = _find_sparse_winner(wealth), wealth.without_sparse_bettors  # a sparse bettor is on some answers only
     if sparse is not None:
         return f"{_describe_bettor(sparse, has_windows=has_windows)}{SOMETIMES}"
     if seen is None:
-        # Nothing is known of the faults but their bettors' shares of the starting wealth.
+        # Without acceptance, a bettor's share of the starting wealth tells how likely its fault is a priori.
         best = _pick_richest(on_all_answers.bettors, _final_log_share, observed)
         best = _prefer_step_fault(best, observed, on_all_answers.bettors)
     else:
@@ -272,14 +282,16 @@ def _find_partial_fault(bettors: Sequence[Bettor], seen: Acceptance, best: Betto
 def _describe_bettor(bettor: Bettor, *, has_windows: bool) -> str:
     """Return the name of a bettor's fault, as exactly as it is known.
 
-    Faults outside the verify step have the name of their family, as "improbable tokens". A fault at a verify step has its own name if
-    reported windows tell it from the others there (``has_windows``), but that of its family if the bettor guesses at the draft.
+    A bettor's ``fault`` is a family of faults, as "improbable tokens", and its name says which one. The family is named outside the verify
+    step, and if the bettor guesses at the draft. A fault at a verify step can only be told from others there by reported windows
+    (``has_windows``).
     """
+    family = bettor.fault.value
     if bettor.fault not in AT_A_STEP:
-        return bettor.fault.value
+        return family
     if not has_windows:
         return _describe_unreported(bettor)
-    return bettor.fault.value if bettor.guessed else parent_name(bettor)
+    return family if bettor.guessed else parent_name(bettor)
 
 
 def _describe_unreported(bettor: Bettor) -> str:
@@ -303,20 +315,19 @@ def _never_rejected(observed: Observed) -> bool:
 def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float], observed: Observed) -> Bettor:
     """Return the best bettor by ``measure``, one on stale state only on proof.
 
-    ``measure`` returns a bettor's log wealth, or its share of all wealth. A bettor on the state bets on tokens after rejections only, as if
-    the KV cache was not rolled back, but gains by a fault of all tokens as well. If the best other bettor is on a fault of all drafted
-    tokens, :func:`_is_after_rejections_only` decides between the two. Otherwise the bettor on the state has to be ahead by a factor of 8:
-    a fault of some kind of slots is likelier a priori. So too without the draft's distribution, since other bettors then guess at the
-    draft, and early tokens differ from late ones by more than chance.
+    ``measure`` returns the log of a bettor's wealth, or of its share of all wealth. A bettor on stale state bets on tokens after rejections
+    only, as if the KV cache was not rolled back. It gains by a fault of all tokens as well, so that to be the richest is no proof.
     """
     others = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
     on_state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=measure, default=None)
     if on_state is None or not others:
         return max(bettors, key=measure)
     other = max(others, key=measure)
-    is_ahead = measure(on_state) - measure(other) > DECISIVE
+    is_ahead = measure(on_state) - measure(other) > DECISIVE  # by a factor of 8
+    # A fault of some kind of slots is likelier a priori. Without the draft's distribution, other bettors guess at the draft.
     if observed.q is None or other.fault not in EVERYWHERE:
         return on_state if is_ahead else other
+    # The other one is on a fault of all drafted tokens: it is compared where nothing was rejected before.
     return on_state if _is_after_rejections_only(on_state, other, observed, is_ahead=is_ahead) else other
 
 
@@ -328,16 +339,19 @@ def _is_after_rejections_only(on_state: Bettor, on_all: Bettor, observed: Observ
 
     1. :func:`fault_scope`, for a fault that tokens without a draft would have too, if its fit explains the tokens better than ``on_all``.
     2. ``is_ahead`` if it is True, where slots are known as chances only.
-    3. Otherwise ``on_state`` has to be the richer one, and ``on_all`` to be paid less for tokens without a rejection before them.
+    3. Otherwise ``on_state`` has to be the richer one, and ``on_all`` to be paid less for drafted tokens without a rejection before them.
     """
     if on_all.fault in PREFILL_TOO:
         scope = fault_scope(observed)
+        # Both are log likelihood ratios to a correct server.
         if scope.explained > on_all.log_wealth:
             return scope.is_after_rejections
     slot_chances = observed.slot_chances
-    if is_ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
+    has_known_slots = bool(np.isin(slot_chances.at, (0.0, 1.0)).all())
+    if is_ahead and not has_known_slots:
         return True
-    # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
+    # The stake of ``on_state`` is the chance that a token is after a rejection. The prefill's do not count: nothing was drafted for them,
+    # so they may be right under any fault.
     drafted, after_rejection = 1.0 - _chances_of_no_draft(slot_chances), state_stake(on_state, observed)
     return (
         on_state.log_wealth > on_all.log_wealth
@@ -375,33 +389,36 @@ def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bett
 def _payoff_difference(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> float:
     """Return the standard errors by which ``bettor`` is paid more ``here``.
 
-    ``here`` and ``there`` are two places: the chance of each token [N] to be in it. Compared is the ratio of log payoffs to those expected
-    under the bettor's fault. It is one in both places if the fault is as the bettor takes it, and the same in both if only its size is
-    another. The error comes from the payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). If the
-    expected payoffs are unknown, they are taken as equal, and the spread as that of both places together: such a bettor waits for rare
-    tokens, and a place with few tokens may have none. Returns 0 if no payoff is expected in one of the places.
+    ``here`` and ``there`` are two places: the chance of each token [N] to be in it. Compared is the sum of log payoffs over that expected
+    under the bettor's fault. This ratio is one in both places if the fault is as the bettor takes it, and the same in both if only its size
+    is another. Its error comes from the payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). Returns 0
+    if no payoff is expected in one of the places.
     """
     expected, paid, both = expected_payoffs(observed, bettor), bettor.log_payoffs, here + there
-    due = np.ones_like(paid) if expected is None else expected
-    weights = [float((share * due).sum()) for share in (here, there)]
-    if min(weights) <= 0.0:
+    due = np.ones_like(paid) if expected is None else expected  # if unknown, as much at every token
+    due_sums = [float((chance * due).sum()) for chance in (here, there)]
+    if min(due_sums) <= 0.0:
         return 0.0
-    ratios = [float((share * paid).sum()) / weight for share, weight in zip((here, there), weights, strict=True)]
-    squares = (paid - due * float((both * paid).sum()) / sum(weights)) ** 2
+    ratios = [float((chance * paid).sum()) / due_sum for chance, due_sum in zip((here, there), due_sums, strict=True)]
+    # Squared distances of the payoffs from those due, times the ratio of both places together.
+    squares = (paid - due * float((both * paid).sum()) / sum(due_sums)) ** 2
     if expected is None:
+        # Such a bettor waits for rare tokens. A place may have none by chance: the mean over both places then stands for its spread.
         squares = np.full_like(paid, float((both * squares).sum() / both.sum()))
-    error = sqrt(sum(float((share**2 * squares).sum()) / weight**2 for share, weight in zip((here, there), weights, strict=True)))
+    squared_errors = (float((chance**2 * squares).sum()) / due_sum**2 for chance, due_sum in zip((here, there), due_sums, strict=True))
+    error = sqrt(sum(squared_errors))
     return (ratios[0] - ratios[1]) / error if error > 0.0 else 0.0
 
 
 def _prefer_temperature(bettor: Bettor, wealth: WealthProcess, observed: Observed) -> Bettor:
     """Return the best bettor on temperature instead of one on improbable tokens.
 
-    A wrong temperature also changes the remainder, all tokens outside the top ones, but only a bettor on improbable tokens can be paid for
-    that if the remainder is outside the core, the outcomes of known probability. The replacement is made if it is so at every token, and
-    the temperature's bettor gained a factor of 8 among the top tokens. Otherwise ``bettor`` itself is returned.
+    A wrong temperature also changes the remainder, all tokens outside the top ones. If the probability of that is only estimated, as
+    outside the core, it pays a bettor on improbable tokens alone. The other one is then returned if it gained a factor of 8 among the top
+    tokens, otherwise ``bettor`` itself.
     """
-    if bettor.fault is not Fault.IMPROBABLE or observed.distribution.core[:, -1].any():
+    knows_remainder = bool(observed.distribution.core[:, -1].any())
+    if bettor.fault is not Fault.IMPROBABLE or knows_remainder:
         return bettor
     on_temperature = max((tilt for tilt in wealth.bettors if tilt.name in TILTS), key=lambda tilt: tilt.log_wealth, default=bettor)
     return on_temperature if on_temperature.log_wealth > DECISIVE else bettor
@@ -411,13 +428,15 @@ def _prefer_repetition(bettor: Bettor, wealth: WealthProcess, observed: Observed
     """Return the bettor on an out-of-place bonus instead of another on the bonus.
 
     The bonus is the target's token after a fully accepted draft. One taken at the wrong place repeats the token before it: if a bet on
-    that is paid more than ``bettor``, the bettor named OUT_OF_PLACE is returned, otherwise ``bettor``. After an unknown token no repetition
-    is predicted; after one in the remainder, the whole remainder is.
+    that is paid more than ``bettor``, the bettor named OUT_OF_PLACE is returned, otherwise ``bettor``.
     """
     if bettor.fault is not Fault.BONUS:
         return bettor
-    distribution, before = observed.distribution, observed.before
-    repetition = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
+    distribution, before = observed.distribution, observed.before  # ``before`` has the id before each token, below 0 if unknown
+    # Certain of the token before; of the whole remainder if that is no top token. p itself is no bet, where that token is unknown.
+    certain = one_hot(index_of(before, observed.ids), distribution.p.shape[1])
+    repetition = np.where((before >= 0)[:, None], certain, distribution.p)
+    # Log payoffs of a bet on it at the emitted tokens, as far as these are in bonus slots.
     paid = partial_stake(at_outcome(table(distribution, repetition), distribution), observed.slot_chances.bonus)
     preferred = next((candidate for candidate in wealth.bettors if candidate.name == OUT_OF_PLACE), bettor)
     return preferred if float(paid.sum()) > bettor.log_wealth else bettor

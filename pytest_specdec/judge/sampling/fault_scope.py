@@ -55,11 +55,12 @@ class FaultScope:
     def is_after_rejections(self) -> bool:
         """True if the fault is on tokens after rejections only.
 
-        That hypothesis has to be the likelier one: ``everywhere`` below 0. And ``everywhere`` has to be too far below its mean under a
-        fault on all tokens to be so by chance: by 2 standard deviations, or 3 if that mean is too small to tell the hypotheses apart.
+        That hypothesis has to be the likelier one: ``everywhere``, the log likelihood ratio against it, is below 0. And the ratio has to be
+        lower than chance makes it under a fault on all tokens, where it has the mean ``expected`` and the standard deviation ``spread``.
         """
-        deviations = BELOW if self.expected > TELLING * self.spread else FAR_BELOW
-        return self.everywhere < min(0.0, self.expected - deviations * self.spread)
+        tells_apart = self.expected > TELLING * self.spread
+        lowest_by_chance = self.expected - (BELOW if tells_apart else FAR_BELOW) * self.spread
+        return self.everywhere < min(0.0, lowest_by_chance)
 
 
 def fault_scope(observed: Observed) -> FaultScope:
@@ -68,14 +69,15 @@ def fault_scope(observed: Observed) -> FaultScope:
     A fault after rejections is tried over two spans, and the result is of the span with more evidence for it: the verify step right after
     the rejection, since the next step may overwrite a stale cache entry, and all of the answer's rest, since the entry may stay.
     """
-    # Chances [N], 0 or 1 where verify windows are known: of a token after a rejection, and of one for which nothing was drafted.
+    # All are chances [N], 0 or 1 where verify windows are known.
     slot_chances = observed.slot_chances
     undrafted = slot_chances.at[:, NO_DRAFT].sum(axis=1)
-    # No distribution is estimated from tokens without a draft, since a fault of drafted tokens may spare them.
+    right_after_rejection, any_time_after = slot_chances.after_rejection, slot_chances.rejected_before
+    # The likeliest distribution under the fault, estimated from drafted tokens only: the fault may spare the others.
     everywhere = _fit_tilt(observed.distribution, 1.0 - undrafted)
     scopes = (
         _compare_scopes(observed.distribution, everywhere, after_rejection, undrafted)
-        for after_rejection in (slot_chances.after_rejection, slot_chances.rejected_before)
+        for after_rejection in (right_after_rejection, any_time_after)
     )
     return max(scopes, key=lambda scope: scope.after_rejections)
 
@@ -84,13 +86,13 @@ def _compare_scopes(distribution: TokenDistribution, everywhere: Floats, after_r
     """Return the evidence for a fault everywhere against after rejections only.
 
     ``everywhere`` [N, K+1] is the distribution under a fault on all tokens; that of a fault after rejections is estimated here. Either
-    explains the tokens by its log likelihood ratio to the correct ``distribution``. ``after_rejection`` and ``undrafted`` are chances [N]:
-    that a token is after a rejection, and that nothing was drafted for it. The result's ``expected`` and ``spread`` hold if ``everywhere``
-    is right: the mean gain at each token, given those before, is then the relative entropy of the two distributions, and the variances
-    add up.
+    explains the tokens by its log likelihood ratio to the correct ``distribution``, as a bet on it is paid. ``after_rejection`` and
+    ``undrafted`` are chances [N]: that a token is after a rejection, and that nothing was drafted for it. The result's ``expected`` and
+    ``spread`` hold if ``everywhere`` is right: at each token, given those before, the gain has a mean and a variance, and both add up.
     """
     fitted_after = _fit_tilt(distribution, after_rejection * (1.0 - undrafted))
-    # Log payoffs [N, K+1] of a bet on the fault after rejections, and how much more a bet on the fault everywhere is paid.
+    # Log payoffs [N, K+1] of a bet on the fault after rejections, which stakes the chance of such a token. Then how much more a bet on the
+    # fault everywhere is paid.
     paid = partial_stake(table(distribution, fitted_after), np.broadcast_to(after_rejection[:, None], fitted_after.shape))
     gain = table(distribution, everywhere) - paid
     gain_at_outcome, expected_gain = at_outcome(gain, distribution), (everywhere * gain).sum(axis=1)
@@ -108,10 +110,9 @@ def _fit_tilt(distribution: TokenDistribution, chance: Floats) -> Floats:
     """Return the likeliest tilted distribution m [N, K+1] of the tokens.
 
     It stands for the distribution under the fault. A token is taken to be drawn from m with probability ``chance`` [N], else from p, the
-    correct one. The family is ``m ~ p^(1 + a)``, in the remainder times ``e^b``, with exponents a and b that are the same at all tokens: a
+    correct one. Tilted is ``m ~ p^(1 + a)``, in the remainder times ``e^b``, with exponents a and b that are the same at all tokens: a
     wrong temperature, and more or less mass in the remainder. They are chosen by maximum likelihood. Logits that are off at random, as
-    those of another context are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the core are
-    left out, since p is only estimated there.
+    those of another context, have nearly such a distribution in the mean. Outcomes outside the core are left out: p is an estimate there.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - its import takes longer than most judgements, and only findings need it
 
@@ -134,9 +135,10 @@ def _fit_tilt(distribution: TokenDistribution, chance: Floats) -> Floats:
         """Return minus the log likelihood ratio to p, and its gradient by the exponents."""
         m, log_total = tilt(exponents)
         likelihood = np.maximum(1.0 - chance_inside + chance_inside * np.exp(exponents @ emitted_features - log_total), TINY)
-        # The chance that the emitted outcome was drawn from m.
-        share = 1.0 - (1.0 - chance_inside) / likelihood
-        return -float(np.log(likelihood).sum()), -np.asarray((share * (emitted_features - (m * features).sum(axis=2))).sum(axis=1))
+        # The chance that the emitted outcome was drawn from m, given what it is. By so much it counts in the gradient of log m.
+        drawn_from_m = 1.0 - (1.0 - chance_inside) / likelihood
+        gradient_of_log_m = emitted_features - (m * features).sum(axis=2)
+        return -float(np.log(likelihood).sum()), -np.asarray((drawn_from_m * gradient_of_log_m).sum(axis=1))
 
     return tilt(minimize(negative_log_likelihood, np.zeros(2), jac=True, method="L-BFGS-B", bounds=BOUNDS).x)[0]
 
@@ -146,5 +148,6 @@ def _logs(p: Floats) -> Floats:
 
     The remainder is taken to be spread over tokens that are each half as probable as the last top token.
     """
+    # An impossible token stays so under any tilt: 1 keeps its log finite, and the least probable of the others the minimum.
     top_tokens = np.where(p[:, :-1] > 0, p[:, :-1], 1.0)
     return np.asarray(np.log(np.column_stack([top_tokens, top_tokens.min(axis=1) / 2.0])))

@@ -143,8 +143,8 @@ class Sensitivity:
     def _describe_cuts(self) -> str:
         """Return the gentlest narrower and wider nucleus caught, in words.
 
-        Of a side on which none is surely caught it says so. ``cuts`` has the chances of being caught by the part of its mass that a nucleus
-        keeps, ``widths`` by the mass that it has too much. Empty without top_p.
+        Of a side on which none is surely caught it says so. ``cuts`` maps the part of its mass that a nucleus keeps to the chance that this
+        fault is caught; ``widths`` does so for the mass that it has too much. Empty without top_p.
         """
         if not self.cuts:
             return ""
@@ -163,6 +163,7 @@ class Sensitivity:
 
     def _describe_gaps(self) -> str:
         """Return the acceptance faults missed by the run, in words; empty if none is."""
+        # ``leaks`` maps the emitted share of rejected draft tokens, at most 1 for accept-all, to the chance that this is caught.
         if not self.leaks:
             return f"; lenient acceptance untested: draft distribution unknown ({self.untestable})"
         if self.smallest_leak is None:
@@ -191,12 +192,10 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
     """Return the probabilities of this run catching each fault.
 
     ``log_barrier`` is the natural log of the evidence at which the alarm is raised, ``untestable`` the reason that acceptance faults are
-    not testable. For each fault only the bettor that would see it best is followed. The alarm is raised by the mean of all bettors' wealth
-    (``wealth``), so one that starts with a small share of it has a higher barrier to reach alone; stats/power.py has the approximation.
-
-    The distributions are those after this run's own prefixes. A fault would have led to other prefixes, which is left out but for two
-    effects: fewer tokens are at draft slots if more drafts are accepted, and for faults of top_p the variance between answers is added.
+    not testable. For each fault only the bettor that would see it best is followed; stats/power.py has the approximation. The distributions
+    are those after this run's own prefixes, although a fault would have led to others.
     """
+    # The alarm is raised by the mean of all bettors' wealth: one with a small share of its weight has to grow by more to reach it alone.
     total_weight = sum(bettor.weight for bettor in wealth.bettors)
     barriers = {bettor.name: log_barrier - log(bettor.weight / total_weight) for bettor in wealth.bettors}
     leaks = dict(_leak_growths(observed, barriers))
@@ -209,7 +208,7 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
         tilts={power: _chance(growths, barriers) for power, growths in tilts.items()},
         cuts={part: _chance(growths, barriers) for part, growths in _cut_growths(observed, barriers)},
         widths={width: _chance(growths, barriers) for width, growths in _width_growths(observed, barriers)},
-        length=min(_length(growths, barriers) for growths in (*leaks.values(), *tilts.values())),
+        length=min(_runs_needed(growths, barriers) for growths in (*leaks.values(), *tilts.values())),
         untestable=untestable,
     )
 
@@ -217,34 +216,37 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
 def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
     """Yield each fault of the catalogue with its bettor's growth of evidence.
 
-    The growth is over a run like this one, and ``barriers`` the log evidence for an alarm, both by the bettor's name. It is scaled to the
-    number of draft slots under the fault. Nothing is yielded without the draft's distribution.
+    The growth is over a run like this one, and ``barriers`` the log evidence for an alarm, both by the bettor's name. Such a fault shows at
+    draft slots only: a server that accepts more has fewer of them, and the growth is scaled to their number. Nothing is yielded without the
+    draft's distribution.
     """
     if observed.q is None:
         return
     split, acceptance = SplitRemainder.of(observed.distribution.p, observed.q), overlap(observed.distribution.p, observed.q)
     for alternative, distribution, log_payoffs in catalogue_tables(observed):
-        factor = _slot_factor(observed, (split.q * alternative.accept(split.p, split.q)).sum(axis=1), acceptance)
-        yield alternative.name, {alternative.name: growth(log_payoffs, distribution, barriers[alternative.name]).times(factor)}
+        accepted = (split.q * alternative.accept(split.p, split.q)).sum(axis=1)  # mean over draft tokens drawn from q
+        evidence = growth(log_payoffs, distribution, barriers[alternative.name])
+        yield alternative.name, {alternative.name: evidence.times(_slot_factor(observed, accepted, acceptance))}
 
 
 def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each leak with the growth of evidence of its nearest bettors.
 
     ``barriers`` has the log evidence for an alarm by the bettor's name. There are more leaks than bettors on one, so those on the next
-    smaller and on the next larger leak are taken. Nothing is yielded without the draft's distribution.
+    smaller and on the next larger leak are taken. The growth is scaled to the number of draft slots, of which a leaky server has fewer.
+    Nothing is yielded without the draft's distribution.
     """
     if observed.q is None:
         return
     leaky = [fault for fault in CATALOGUE if fault.leak is not None]
-    bets = sorted((fault.leak, fault.name, table) for fault, _, table in catalogue_tables(observed, leaky) if fault.leak is not None)
-    stake = (observed.slot_chances.draft * observed.drafted)[:, None]
+    bets = sorted((fault.leak, fault.name, paid) for fault, _, paid in catalogue_tables(observed, leaky) if fault.leak is not None)
+    at_draft_slot = (observed.slot_chances.draft * observed.drafted)[:, None]  # chances
     p, acceptance = observed.distribution.p, overlap(observed.distribution.p, observed.q)
-    # ``truth`` is the distribution of the emitted tokens under the leak, which changes draft slots only.
     for size in LEAKS:
         factor = _slot_factor(observed, acceptance + size * (1.0 - acceptance), acceptance)
-        truth = stake * leak(size)(p, observed.q) + (1.0 - stake) * p
-        yield round(size, 2), {name: growth(table, truth, barriers[name]).times(factor) for name, table in _nearest_bets(size, bets)}
+        # The distribution of the emitted tokens under the leak, which changes draft slots only.
+        truth = at_draft_slot * leak(size)(p, observed.q) + (1.0 - at_draft_slot) * p
+        yield round(size, 2), {name: growth(paid, truth, barriers[name]).times(factor) for name, paid in _nearest_bets(size, bets)}
 
 
 def _nearest_bets(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:
@@ -276,39 +278,41 @@ def _slot_factor(observed: Observed, accepted: Floats, right: Floats) -> float:
 
 
 def _temperature_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
-    """Yield each wrong temperature, as a power of p, with its bettor's growth of evidence."""
+    """Yield each wrong temperature, as a power of p, with the growth of evidence by bettor: there is one for each."""
     for power in POWERS:
-        m = temperature_tilt(power)(observed.distribution.p, observed.distribution.p)  # of p alone, whatever q is
+        # The distribution at this temperature: the tokens' and what the bettor bets on. It does not depend on the second argument, q.
+        tilted = temperature_tilt(power)(observed.distribution.p, observed.distribution.p)
         name = tilt_name(power)
-        yield power, {name: growth(betting.table(observed.distribution, m), m, barriers[name])}
+        yield power, {name: growth(betting.table(observed.distribution, tilted), tilted, barriers[name])}
 
 
 def _cut_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each narrower nucleus with its bettor's growth of evidence.
 
-    A nucleus is given by the part of its mass that it keeps. Its bettor is the one on top_p squared; ``barriers`` has the log evidence for
-    an alarm. Nothing is yielded without top_p.
+    A server with such a fault cuts at a part of the requested top_p. The bettor is the one on top_p squared; ``barriers`` has the log
+    evidence for an alarm. Nothing is yielded without top_p.
     """
     distribution, top_p = observed.distribution, observed.distribution.top_p
     if top_p is None:
         return
     for part in CUTS:
-        truth = top_p.cut_at(part * top_p.limit, distribution.p)
+        truth = top_p.cut_at(part * top_p.limit, distribution.p)  # ``limit`` is each request's top_p
+        # With the ends of answers, ``last``, the growth allows for the variance between answers.
         yield part, {TOP_P_SQUARED: growth(distribution.narrower_payoffs, truth, barriers[TOP_P_SQUARED], observed.slots.last)}
 
 
 def _width_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each wider nucleus with its bettors' growth of evidence.
 
-    A nucleus is given by the mass that it has too much, and the bettors are those on cut-off tokens and on ignored parameters. Nothing is
-    yielded without top_p.
+    A server with such a fault cuts at more than the requested top_p, or not at all. The bettors are those on cut-off tokens, by the share
+    of such tokens that they expect (OUTSIDE), and on ignored parameters. Nothing is yielded without top_p.
     """
     distribution, top_p = observed.distribution, observed.distribution.top_p
     if top_p is None:
         return
     tables = {name: betting.violation_table(distribution, share) for share, name in OUTSIDE.items()}
     tables[PARAMS_IGNORED] = betting.table(distribution, distribution.raw)
-    # A width is tried only if every request's nucleus has room for it.
+    # A width is tried only if every request's nucleus has room for it, besides the last one: no cut at all.
     widest = 1.0 - float(top_p.limit[top_p.limit < 1.0].max())
     for width in (*(width for width in WIDTHS if width < widest), WIDTHS[-1]):
         truth = top_p.cut_at(top_p.limit + width, distribution.p)
@@ -320,9 +324,10 @@ def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]
     return max(evidence.chance_to_reach(barriers[name]) for name, evidence in growths.items())
 
 
-def _length(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
-    """Return the number of runs like this one that catch a fault with CONFIDENCE.
+def _runs_needed(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
+    """Return the number of runs like this one that catch a fault with CONFIDENCE, maybe a fraction.
 
-    It is that of the best of the fault's bettors, and inf if none gains by the fault.
+    It is that of the best of the fault's bettors: ``barriers`` has the log evidence that each needs for an alarm. It is inf if none gains.
     """
+    # A drift is the mean log evidence of a run.
     return min((evidence.length_for(barriers[name], CONFIDENCE) for name, evidence in growths.items() if evidence.drift > 0), default=inf)

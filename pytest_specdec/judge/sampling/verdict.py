@@ -45,12 +45,13 @@ __all__ = ["is_suspicious", "judge"]
 def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
     """Return True if evidence short of the alarm is too strong to pass.
 
-    ``log_peak`` and ``log_end`` are natural logs of the highest and the last evidence, and the alarm is at ``1/alpha``; callers exclude one
-    first. Evidence is suspicious within a factor of SHORT_BY, 3, of the alarm: under a fault it grows by a constant factor per token, so a
-    slightly longer run would have reached the alarm. It is not suspicious if it ends below 1: on a correct server later answers take it
-    back, and under a fault they add to it.
+    ``log_peak`` and ``log_end`` are natural logs of the highest and the last evidence, and the alarm is at ``1/alpha``. Callers exclude an
+    alarm first. Within a factor of SHORT_BY, 3, of it, evidence is suspicious: under a fault it grows by a constant factor per token, so a
+    slightly longer run would have reached the alarm. It is not if it ends below 1: then later answers took it back, as on a correct server.
+    Under a fault they add to it.
     """
-    return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
+    was_near_alarm = log_peak >= -log(alpha) - log(SHORT_BY)
+    return was_near_alarm and log_end > 0.0
 
 
 MOST_BETTORS = 8
@@ -192,9 +193,11 @@ def _judge_noisy(captured: Captured, gathered: SamplingData, observed: Observed,
 def _check_control(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
     """Return INVALID if the control shows the same evidence, else None.
 
-    Compared is the evidence of the richest bettor. That against the control, which does not speculate, shows that the scores are wrong.
+    Compared is the evidence of the richest bettor, with both arms' scores corrected by ``scoring_bias``. The control does not speculate: if
+    it shows the same fault, the scores are wrong.
     """
     comparison = compare_at_bias(captured, analysis.observed, analysis.wealth.winner, scoring_bias=scoring_bias)
+    # It holds if the evidence is clearly stronger than the control's, by ``needed`` standard errors, or the control has none.
     if comparison is None or comparison.holds:
         return None
     return _say_invalid(

@@ -93,18 +93,18 @@ def compare_boots(captured: Captured, compare: _Compare) -> BootBlocks | None:
 def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> BootBlocks | None:
     """Return the speeds of all boots, by decoding or by whole requests.
 
-    The level of a variant boot is its log-ratio to the baseline boots beside it, plus their mean level. If decoding cannot be timed in a
-    block, the levels too are by whole requests. Returns None if a boot has no pass with usable timing.
+    The levels of the baseline's boots are measured directly. That of a variant boot is its log-ratio to the baseline boots beside it, plus
+    their mean level. Returns None if a boot has no pass with usable timing.
     """
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
-    paces = [compare(baselines, speculative, whole=whole) for baselines, speculative in blocks]
-    levels = _measure_baseline_levels(captured, compare, whole=whole or any(timings is not None and timings.whole for timings in paces))
-    timed = tuple(timings for timings in paces if timings is not None)
-    if levels is None or len(timed) < len(paces):
+    timed = tuple(timings for baselines, speculative in blocks if (timings := compare(baselines, speculative, whole=whole)) is not None)
+    # A block in which decoding cannot be timed is compared by whole requests: then the levels have to be too.
+    levels = _measure_baseline_levels(captured, compare, whole=whole or any(timings.whole for timings in timed))
+    if levels is None or len(timed) < len(blocks):
         return None
-    baseline_levels = [math.fsum(levels[boot.arm] for boot in baselines) / len(baselines) for baselines, _ in blocks]
-    variant_levels = [centre(timings.response.log_ratios) + level for timings, level in zip(timed, baseline_levels, strict=True)]
+    levels_beside = [math.fsum(levels[boot.arm] for boot in baselines) / len(baselines) for baselines, _ in blocks]
+    variant_levels = [centre(timings.response.log_ratios) + level for timings, level in zip(timed, levels_beside, strict=True)]
     # One boot may have answered twice, as baseline and as control: its level is the mean of the two.
     levels_by_boot: dict[int, list[float]] = {}
     for transcript in _baselines(captured):
@@ -119,8 +119,8 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
             for group in _connect_blocks([frozenset(boot.boot for boot in baselines) for baselines, _ in blocks])
         ),
         baseline_boots=tuple(len(baselines) for baselines, _ in blocks),
-        # The first block's baseline speed is a mean over its boots: less their mean level, it is that of the first boot.
-        first_per_s=timed[0].response.baseline / math.exp(baseline_levels[0]),
+        # The first block's baseline speed is a mean over its boots, e to their mean level times that of the first.
+        first_per_s=timed[0].response.baseline / math.exp(levels_beside[0]),
     )
 
 
@@ -179,10 +179,16 @@ def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
     arms that came in one burst, ``answers`` all of their answers.
     """
     first, all_timings = blocks.paces[0], blocks.paces
-    speculative, baseline = (blocks.first_per_s * math.exp(level) for level in mean_levels(blocks.groups))
+    variant_level, baseline_level = mean_levels(blocks.groups)  # logs of speed over that of the first baseline boot
+    # Joined by block are only the log-ratios: the speeds are means over boots.
+    response = replace(
+        _join_figures([timings.response for timings in all_timings]),
+        baseline=blocks.first_per_s * math.exp(baseline_level),
+        speculative=blocks.first_per_s * math.exp(variant_level),
+    )
     return replace(
         first,
-        response=replace(_join_figures([timings.response for timings in all_timings]), baseline=baseline, speculative=speculative),
+        response=response,
         ttft=_join_figures([timings.ttft for timings in all_timings if timings.ttft is not None]) if first.ttft else None,
         content=_join_figures([timings.content for timings in all_timings if timings.content is not None]) if first.content else None,
         prompt=_join_figures([timings.prompt for timings in all_timings if timings.prompt is not None]) if first.prompt else None,

@@ -107,23 +107,25 @@ def by_load(captured: Captured) -> SpeedByLoad | None:
 
 
 def _measure_level(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) -> SpeedAtLoad | None:
-    """Return the speed at one number of clients, from waves of so many requests.
+    """Return the speed at one number of clients.
 
-    A wave is requests sent at once. The speed is that of single answers, and of all clients together. Returns None if no request was timed
-    in every arm.
+    Each of ``waves`` has as many requests as ``clients``, sent at once. The speed is that of single answers, and of all clients together.
+    Returns None if no request was timed in every arm.
     """
     part = _select_answers(captured, (request.id for wave in waves for request in wave))
     speed = measure_speed(part)
     if speed is None:
         return None
     ids_by_wave = [frozenset(request.id for request in wave) for wave in waves]
-    transcripts = [boot for boot in (part.baseline, part.control, part.speculative) if boot is not None]
+    arms = [arm for arm in (part.baseline, part.control, part.speculative) if arm is not None]
+    # Answers that began only after another one of their wave had ended: fewer than ``clients`` were then in flight, in whichever arm.
+    waited = sum(_count_waiting(answers) for arm in arms for answers in _group_by_wave(arm, ids_by_wave))
     return SpeedAtLoad(
         clients=clients,
         part=part,
         speed=speed,
         together=_tokens_per_s(part.speculative, ids_by_wave) / _tokens_per_s(part.baseline, ids_by_wave),
-        waited=sum(_count_waiting(group) for transcript in transcripts for group in _group_by_wave(transcript, ids_by_wave)),
+        waited=waited,
     )
 
 

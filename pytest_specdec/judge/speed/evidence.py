@@ -40,12 +40,13 @@ def speedup(captured: Captured, measured: MeasuredSpeed, *, gates: int = 0, unfi
     return Speedup(
         response=SpeedFigure(baseline=timings.response.baseline, speculative=timings.response.speculative, speedup=measured.ratio),
         ttft=_speed_figure(timings.ttft, -1),  # less time is better
+        # The first text comes with the first token unless answers begin with reasoning.
         content=_speed_figure(timings.content, -1) if _begins_with_reasoning(timings) else None,
         prompt=_speed_figure(timings.prompt, 1),
         limits=_speed_limits(measured.interval),
-        over_passes=_speed_limits(measured.over_passes),
+        over_passes=_speed_limits(measured.over_passes),  # without the spread between boots
         tokens_per_step=cost.tokens_per_step if cost else None,
-        boot_log_ratio=measured.control,
+        boot_log_ratio=measured.control,  # the control over the baseline: two boots of one server
         gates=gates,
         unfit=unfit,
         latencies=latency.quantiles(_sides(captured)),
@@ -109,19 +110,22 @@ def _latencies(captured: Captured) -> tuple[ArmLatency, ...]:
 def describe_interval(measured: MeasuredSpeed) -> str:
     """Return the interval's confidence and its sources of error, in words.
 
-    They are passes over the requests and boots of the servers. For an attached baseline, which has one boot, the interval leaves the spread
-    between boots out.
+    They are passes over the requests and boots of the servers. For an attached baseline (``one_boot``), a server that was running before,
+    the interval leaves the spread between boots out.
     """
     estimate, passes = measured.estimate, len(measured.paces.response.log_ratios)
     if estimate is None or measured.interval is None:
         return f"{passes} pass, no interval"
     passed = f"{passes} passes of {measured.paces.requests} requests (spread {estimate.passes_sd:.1%})"
+    interval = f"interval: {100 * measured.interval.confidence:.4g}% over {passed}"
     if measured.one_boot:
         student = f"Student's t with {measured.one_boot.within_freedom} degrees of freedom"
-        within = f"interval: {100 * measured.interval.confidence:.4g}% over {passed} within one boot of each server"
-        return f"{within}, {student}; gates allow for boots as well, whose spread here is unknown: {estimate.boots.sd:.1%}"
+        # This run does not show the spread: the number is the one that gates assume.
+        assumed = f"gates allow for boots as well, whose spread here is unknown: {estimate.boots.sd:.1%}"
+        return f"{interval} within one boot of each server, {student}; {assumed}"
+    # ``blocks`` has all boots if the variant has several; with a single one the boots are not counted.
     boots = "and boots" if measured.blocks is None else f"in {_describe_boots(measured.blocks)}"
-    return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} {boots} (spread about {estimate.boots.sd:.1%})"
+    return f"{interval} {boots} (spread about {estimate.boots.sd:.1%})"
 
 
 def _describe_boots(blocks: BootBlocks) -> str:
@@ -139,6 +143,7 @@ def describe_spread(measured: MeasuredSpeed) -> str:
         sources = [_describe_boots(measured.blocks), *sources]
     elif measured.control is not None:
         sources = [f"control at {math.exp(measured.control):.3f}x the baseline", *sources]
+    # The prior: before anything is measured, all spreads up to LIKELY times the stated one are equally likely.
     assumed = f"up to {LIKELY * spread.stated_sd:.1%} equally likely beforehand ({LIKELY:g} times gates.speedup.boot_sd)"
     return f"boot spread: about {spread.sd:.1%}; {assumed}; measured: {' and '.join(sources) or 'none'}"
 
@@ -200,9 +205,10 @@ def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict
         **{name: figure.speedup for name, figure in ratios.items() if figure},
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
         **_step_figures(captured, measured),
-        **_again_figures(captured),
+        **_repeated_prompt_figures(captured),
+        # Such answers show no decoding speed, so that whole requests were timed.
         **({"answers_in_one_burst": float(timings.bursts)} if timings.whole else {}),
-        **({} if measured.control is None else {"boot_log_ratio": measured.control}),
+        **({} if measured.control is None else {"boot_log_ratio": measured.control}),  # the control over the baseline: two boots
         **({"speculative_boots": float(len(measured.blocks.speculative))} if measured.blocks else {}),
         **({"baseline_boots": float(len(measured.blocks.baseline))} if measured.blocks else {}),
         **{name: value for side, arm in _sides(captured) for name, value in latency.figures(side, arm).items()},
@@ -216,15 +222,18 @@ def _step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 
 
 def _step_figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
-    """Return the tokens per step and step cost, by name."""
+    """Return the tokens per step and step cost, by name; empty if unknown.
+
+    ``speedup_by_steps`` is added if the streams show the steps: the speedup that tokens per step and the gaps between steps predict.
+    """
     cost = _step_cost(captured, measured)
     if cost is None:
         return {}
-    by_steps = {"speedup_by_steps": cost.identity.predicted} if cost.identity else {}
-    return {"tokens_per_step": cost.tokens_per_step, "step_cost": cost.cost, **by_steps}
+    predicted = {"speedup_by_steps": cost.identity.predicted} if cost.identity else {}
+    return {"tokens_per_step": cost.tokens_per_step, "step_cost": cost.cost, **predicted}
 
 
-def _again_figures(captured: Captured) -> dict[str, float]:
+def _repeated_prompt_figures(captured: Captured) -> dict[str, float]:
     """Return the first-token times of prompts asked again over new ones, by name; empty if unknown."""
     again = first_tokens(captured)
     return {} if again is None else {"baseline_again_ttft": again.baseline, "speculative_again_ttft": again.speculative}

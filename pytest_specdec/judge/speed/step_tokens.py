@@ -39,7 +39,7 @@ class StepTokens:
     client: float | None
     """By the chunks of the streams, as the client saw them."""
     cut: float
-    """Largest share of a step's tokens that counters count and no answer shows, since a limit cut its last window."""
+    """Share of the tokens that counters may count and no answer shows, since a limit cut its last window."""
 
     @property
     def by_server(self) -> float | None:
@@ -58,8 +58,12 @@ class StepTokens:
 
     @property
     def disagreements(self) -> tuple[str, ...]:
-        """A line per pair of sources that differ by more than noise."""
-        tolerance = NOISE + self.cut
+        """A line for each contradiction between two sources.
+
+        Counters and records are both the server's: a difference either way means the same. Between client and server its direction tells
+        the cause: more tokens per chunk are several steps in one chunk (``collected``), fewer are parts of steps (``parted``).
+        """
+        tolerance = NOISE + self.cut  # ``cut``: tokens that counters count beyond the ends of answers
         contradicted = _exceeds(self.counters, self.records, tolerance) or _exceeds(self.records, self.counters, tolerance)
         parted = _exceeds(self.by_server, self.client, tolerance)
         lines = {_CONTRADICTED: contradicted, _COLLECTED: self.collected, _PARTED: parted}
@@ -74,12 +78,9 @@ def _exceeds(one: float | None, other: float | None, tolerance: float) -> bool:
 def step_tokens(transcript: Transcript) -> StepTokens:
     """Return the tokens per step by each source, over answers with one choice.
 
-    T tokens were emitted after the prefill of each answer. Records give the S steps that they took: T / S. The client counts each chunk as
-    a step.
-
-    Counters give D steps with a draft and A accepted tokens. Every step emits one token more than it accepts, so there were T - A steps.
-    But a limit cuts accepted tokens off the end of an answer, so that T - A may be too few; there were at least D: T / max(D, T - A). If T
-    is smaller than such ends explain, T (from the server's usage counts) contradicts the counters, and they alone are used: (D + A) / D.
+    The tokens ``emitted`` are those after the prefill of each answer, by the server's usage. Records give the steps that they took. The
+    client counts each chunk as a step. Counters give no number of steps; :func:`_by_counters` derives it. ``cut`` is the share of tokens
+    that counters may count beyond the ends of answers.
     """
     answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and answer.reported_tokens > 0]
     emitted = sum(answer.reported_tokens - _prefill_tokens(answer) for answer in answers)
@@ -99,19 +100,21 @@ def _prefill_tokens(answer: Answer) -> int:
 def _by_counters(counters: SpecCounters | None, emitted: int, answers: int) -> float | None:
     """Return the tokens per step by the counters; None without drafts.
 
-    ``emitted`` is T, over so many ``answers``; :func:`step_tokens` has the formula.
+    ``emitted`` is the tokens after the prefill of all ``answers``. Counters do not give the steps without a draft.
     """
     if counters is None or not counters.drafts:
         return None
     drafts, accepted = counters.drafts, counters.accepted_tokens
-    # Each answer's end may cut off about as much as a step accepts. If more is missing, T and the counters contradict each other.
-    if emitted < drafts + accepted - answers * max(1.0, accepted / drafts):
+    # Steps with a draft emit one token more than they accept. A limit may cut the last step of each answer: about what a step accepts.
+    least_emitted = drafts + accepted - answers * max(1.0, accepted / drafts)
+    if emitted < least_emitted:  # usage and counters contradict each other: the counters alone are used
         return (drafts + accepted) / drafts
+    # Every step emits one token more than it accepts. Cut answers make that too few steps: at least those with a draft were taken.
     return _ratio(emitted, max(drafts, emitted - accepted))
 
 
 def _by_records(answers: Sequence[Answer]) -> float | None:
-    """Return T / S by the verify windows of the answers.
+    """Return the tokens per step by the verify windows of the answers.
 
     A window is the tokens of one verify step; the first is the prefill's, which is no step. Steps that begin after an answer's last token
     are left out, since they emitted none of its tokens.
@@ -127,10 +130,10 @@ def _count_steps(windows: Sequence[int], tokens: int) -> int:
 
 
 def _cut_share(counters: SpecCounters | None, emitted: int, answers: int) -> float:
-    """Return the largest share of tokens counted by counters but missing in answers.
+    """Return the share of tokens that counters may count beyond the answers.
 
-    A limit may cut off what the last step of each answer accepted: the mean accepted tokens of a step with a draft, times ``answers``. It
-    is a share of the ``emitted`` tokens, and 0 without counters.
+    At worst a token limit cuts off all that the last step of each answer accepted. Over all ``answers`` that is the mean accepted tokens of
+    a step with a draft, once for each answer. It is a share of the ``emitted`` tokens, and 0 without counters.
     """
     if counters is None or not counters.drafts or not emitted:
         return 0.0

@@ -113,7 +113,7 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
     if timings is None:
         return None
     # None without a second boot, or if the control is judged itself, in the variant's place.
-    control = _other_boot(captured)
+    control = _find_second_boot(captured)
     # Both are timed as the variant is: by whole requests if decoding could not be timed.
     control_log_ratio = None if control is None else _control_log_ratio(captured.baseline, control, whole=timings.whole)
     # The spread between boots, by this run's two boots of the baseline and by the earlier runs in baseline files.
@@ -142,21 +142,23 @@ def _measure_blocks(captured: Captured) -> MeasuredSpeed | None:
         return None
     answers = [answer for arm in boot_blocks.arms(captured) for answer in arm.answers]
     joined = boot_blocks.join_blocks(blocks, bursts=sum(map(in_one_burst, answers)), answers=len(answers))
-    control = _other_boot(captured)
-    estimate = blocks.estimate(_spread(captured))
+    control = _find_second_boot(captured)
+    earlier_spread = _spread(captured)
+    estimate = blocks.estimate(earlier_spread)  # None if a block has fewer than two passes
     return MeasuredSpeed(
         paces=joined,
         estimate=estimate,
-        # The estimate's spread has this run's boots beside earlier ones.
-        spread=estimate.boots if estimate else _spread(captured),
+        # The estimate adds what this run's boots show of the spread between boots.
+        spread=estimate.boots if estimate else earlier_spread,
         earlier=_count_earlier_runs(captured),
+        # ``whole``: it is timed by whole requests if the blocks are, because decoding could not be timed.
         control=None if control is None else _control_log_ratio(captured.baseline, control, whole=joined.whole),
         length=acceptance_length(captured.speculative, captured.workload),
         blocks=blocks,
     )
 
 
-def _other_boot(captured: Captured) -> Transcript | None:
+def _find_second_boot(captured: Captured) -> Transcript | None:
     """Return the control if it is another boot than the baseline, else None.
 
     At smoke depth, and with an attached baseline, one boot answers as both.

@@ -44,19 +44,16 @@ _FLOOR = Gate(figure=SPEEDUP, at_least=1.0, source="default at one client")
 def judge(captured: Captured | CapturedRun) -> Verdict:
     """Return the verdict on a pair's speed, acceptance or drafting.
 
-    A timed workload is judged by its speedup, another one by its accepted tokens, and a whole run by the drafts for each kind of request.
-
-    A gate is missed if the speedup is below it at the captured share of alpha, and proven if it is above it at .75 %, both one-sided;
-    otherwise it stays open. A gate of a baseline file is missed if the speedup is 5 % below its typical run, beyond the error of either.
-    Limits include the spread between boots, as far as this run's control and a baseline file of this machine show it.
+    A whole run is judged by the drafts for each kind of request, a timed workload by its speedup, another one by its accepted tokens.
+    Failures of the first boots and of further ones, refusals and wrong endings come first.
     """
     if isinstance(captured, CapturedRun):
         return judge_drafting(captured)
     judged = _judge_times if captured.workload.timed else acceptance.judge_acceptance
-    return server_failure(captured) or _further_failure(captured) or refusal(captured) or check_endings(captured) or judged(captured)
+    return server_failure(captured) or _check_further_boots(captured) or refusal(captured) or check_endings(captured) or judged(captured)
 
 
-def _further_failure(captured: Captured) -> Verdict | None:
+def _check_further_boots(captured: Captured) -> Verdict | None:
     """Return the verdict on a further boot that failed, else None.
 
     Further boots are those of the variant after its first, with the baseline boots beside them. The times of a failed boot are not
@@ -127,12 +124,13 @@ def _add_categories(captured: Captured, verdict: Verdict) -> Verdict:
 def _add_speed(captured: Captured, measured: MeasuredSpeed, idle: Verdict) -> Verdict:
     """Return the verdict on missing drafts with the measured speed added.
 
-    ``idle`` is that verdict without the speed. If it is red, which blames the engine, the drafter is named as the cause of the speed.
-    Otherwise it is returned unchanged.
+    ``idle`` is that verdict without the speed. It is red if nothing excuses the lack, such as load, texts or chance: the lack then explains
+    the speed, and the fault is named after the drafter. Otherwise ``idle`` is returned unchanged.
     """
     if not idle.red:
         return idle
-    headline, speed = f"{idle.headline}; {_opening(measured)}: {SlowCause.DRAFTER}", speedup(captured, measured)
+    speed = speedup(captured, measured)
+    headline = f"{idle.headline}; {_opening(measured)}: {SlowCause.DRAFTER}"
     return say(
         captured,
         idle.outcome,
@@ -262,8 +260,9 @@ def _describe_slow_client(captured: Captured) -> str:
 def _rulings(captured: Captured, measured: MeasuredSpeed) -> tuple[RuledGate, ...]:
     """Return the rulings on the gates by the measured speed and acceptance.
 
-    Gates on acceptance are left out if it was measured over fewer than LEAST_PROMPTS prompts: workloads with more prompts decide them.
-    Alpha is shared by the two kinds of gates.
+    A gate is missed by the upper limit at a share of alpha, and proven by the lower limit at .75 % (speedup) or 2.5 % (acceptance). Gates
+    on acceptance are left out if it was measured over fewer than LEAST_PROMPTS prompts: workloads with more prompts decide them. Alpha is
+    shared by the two kinds of gates.
     """
     gates, length = _speedup_gates(captured), measured.length
     lengths = gates_on(captured.gates, ACCEPTANCE_LENGTH) if length is not None and length.prompts >= LEAST_PROMPTS else ()
@@ -321,14 +320,15 @@ def _say_speed(
 ) -> Verdict:
     """Return a verdict on the measured speed, with its lines and figures.
 
-    ``rulings`` are those on its gates. ``reason`` is given for NOT_DECIDED, and ``cause`` for a missed gate. A pass rules out speedups
-    below the least lower limit of a proven gate.
+    ``rulings`` are those on its gates. ``reason`` is given for NOT_DECIDED, and ``cause`` for a missed gate. Proven gates rule out speedups
+    below the least of their lower limits.
     """
     causes = [str(cause)] if cause else []
     lines = [*map(str, rulings), *causes, *doubts(captured, measured), describe_interval(measured), describe_spread(measured)]
     lines += [f"busy machine: {why}" for why in busy(captured)]
+    # A reason against the times (``unfit``) keeps them out of baseline files.
     speed = speedup(captured, measured, gates=len(rulings), unfit=_why_unfit(captured, measured))
-    proven = [ruled.low for ruled in rulings if ruled.gate.figure == SPEEDUP and ruled.ruling is GateRuling.PROVEN]
+    proven_limits = [ruled.low for ruled in rulings if ruled.gate.figure == SPEEDUP and ruled.ruling is GateRuling.PROVEN]
     confirmation = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
         captured,
@@ -336,8 +336,8 @@ def _say_speed(
         headline,
         short=lines,
         evidence=(*table(speed), *lines, *list_further(captured, measured), *confirmation, *latencies(captured)),
-        rules_out=f"a speedup below {min(proven):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {describe_spread(measured)}"
-        if proven
+        rules_out=f"a speedup below {min(proven_limits):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {describe_spread(measured)}"
+        if proven_limits
         else "",
         settle=_settle(captured, measured, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=reason,
@@ -351,8 +351,9 @@ def _say_speed(
 def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
     """Return the remedy for an undecided verdict, in words.
 
-    A slow client comes first, other disturbances, a missing gate and a single pass after it. Else the remedy is against the larger source
-    of error, passes or boots. A lower gate is offered too, unless the interval is wide, or boots of attached servers are that source.
+    A slow client comes first, then other disturbances, a missing gate and a single pass. Else the remedy is against the larger source of
+    error, passes or boots. More boots in one run are offered as well, since each also has passes, and a lower gate unless the interval is
+    wide. Attached servers, which this run cannot boot, have a remedy of their own if boots are the larger source.
     """
     if _describe_slow_client(captured):
         return "a client with a core to itself, or fewer requests at once"
@@ -362,13 +363,15 @@ def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[Ruled
         return "a gate: gates.speedup.at_least in the config"
     if measured.estimate is None:
         return "at least two passes"
+    is_attached = measured.one_boot is not None
     # Passes bring more than half of the variance, boots the rest.
     passes_dominate = measured.estimate.within_variance > measured.estimate.standard_error**2 / 2.0
-    if measured.one_boot and not passes_dominate:
+    if is_attached and not passes_dominate:
         return f"gates.speedup.boot_sd, if boots vary by less than {measured.estimate.boots.sd:.1%}; or servers that are booted here"
-    boots = "" if measured.one_boot else f", more boots in one run (--specdec-boots {_more_boots(measured)})"
     more = "more passes or a quieter machine" if passes_dominate else "more runs into the baseline file (--specdec-update-baselines)"
-    return f"{more}{boots}" + ("" if is_wide(measured) else f", or a gate of at most {measured.estimate.at_least(SPEED_ERROR):.2f}")
+    boots = "" if is_attached else f", more boots in one run (--specdec-boots {_more_boots(measured)})"
+    lower_gate = "" if is_wide(measured) else f", or a gate of at most {measured.estimate.at_least(SPEED_ERROR):.2f}"
+    return f"{more}{boots}{lower_gate}"
 
 
 def _more_boots(measured: MeasuredSpeed) -> int:
@@ -407,19 +410,22 @@ def explain_wide_interval(captured: Captured, measured: MeasuredSpeed) -> str:
 
 
 def _explain_width(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]:
-    """Yield the larger source of the error, passes or boots, then its causes.
+    """Yield the larger source of an interval's error, passes or boots.
 
-    Nothing is yielded without an estimate.
+    Few passes are added to it, and a busy machine. Nothing is yielded without an estimate.
     """
+    # As in ``measured.interval``: for attached servers the estimate over the passes alone.
     estimate = measured.one_boot or measured.estimate
     if estimate is None:
         return
-    if estimate.within_variance >= estimate.standard_error**2 / 2.0:
+    if estimate.within_variance >= estimate.standard_error**2 / 2.0:  # passes bring half of the variance or more
         yield f"passes vary by {estimate.passes_sd:.0%}"
         if estimate.within_freedom < _FEW:
             yield f"{estimate.passes} passes are few"
+    elif estimate.boots.freedom:  # differences between boots were measured
+        yield f"boots vary by {estimate.boots.sd:.0%}"
     else:
-        yield f"boots {'vary' if estimate.boots.freedom else 'are taken to vary'} by {estimate.boots.sd:.0%}"
+        yield f"boots are taken to vary by {estimate.boots.sd:.0%}"
     yield from (f"the machine was busy ({why})" for why in busy(captured)[:1])
 
 

@@ -7,7 +7,7 @@ engines are known to ignore some rules of schemas: a fault by such a rule alone 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal
@@ -181,29 +181,30 @@ def describe_detectable(
     """Return the invalid rate caught with 99 % probability, in words.
 
     Had the server made invalid documents at a higher rate, there would have been enough to fail the variant with that probability. One is
-    enough if the baseline is ``flawless``. Otherwise it takes the fewest for which :func:`p_value_over_boots` is below ``alpha``; the text
-    says "untested" if even all would be too few. For a flawless baseline, the rate under rules that some engines ignore is added. If some
-    documents were cut off, the rate of the whole ones is added, since cut ones do not show how documents end.
+    enough if the baseline is ``flawless``. Otherwise a test against the baseline decides (:func:`p_value_over_boots` below ``alpha``); the
+    text says "untested" if even all would be too few.
     """
     # 0 if there is no such number.
-    fewest = next((count for count in range(1, judged.checked + 1) if p_value_over_boots(judged, count, others) < alpha), 0)
-    least = 1 if flawless else fewest
+    least_by_test = next((count for count in range(1, judged.checked + 1) if p_value_over_boots(judged, count, others) < alpha), 0)
+    least = 1 if flawless else least_by_test
     checks, whole = f"{judged.checked} documents checked", judged.complete
     if not least:
         return f"{checks}; untested: invalid documents, of which even {judged.checked} would not be too many beside the baseline's own"
     caught = f"{checks}; an invalid rate above {_rate_of(least, judged.checked):.1%} would have been caught (99%)"
-    rare = _describe_rare(judged, wanted, fewest) if flawless else ""
+    # Breaches of rules that some engines ignore are no proof beside a flawless baseline either: the test decides on them.
+    rare = _describe_rare(judged, wanted, least_by_test) if flawless else ""
     if not judged.prefixes:
         return f"{caught}{rare}"
+    # Documents that were cut off do not show how documents end: only whole ones test that.
     if whole < least:
         return f"{caught}{rare}; untested: how documents end"
     return f"{caught}; of the {whole} whole ones an invalid rate above {_rate_of(least, whole):.1%}{rare}"
 
 
-def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], fewest: int) -> str:
+def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], least: int) -> str:
     """Return a clause on rules that some engines ignore.
 
-    One document that breaks these alone proves nothing: ``fewest`` are needed to fail the variant, 0 if even all would not be enough.
+    One document that breaks these alone proves nothing: ``least`` are needed to fail the variant, 0 if even all would not be enough.
     Empty if no checked document is under such rules.
     """
     # Requests under such a rule.
@@ -211,9 +212,9 @@ def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], few
     count = sum(document.request_id in rare and _is_checked(document) for document in judged.documents)
     if not count:
         return ""
-    if not fewest or fewest > count:
+    if not least or least > count:
         return "; untested: rules that some engines ignore"
-    return f"; of the {count} under rules that some engines ignore, a rate above {_rate_of(fewest, count):.1%} that break these alone"
+    return f"; of the {count} under rules that some engines ignore, a rate above {_rate_of(least, count):.1%} that break these alone"
 
 
 def _rate_of(least: int, trials: int) -> float:
@@ -282,11 +283,9 @@ def _describe_group(arm: ArmDocuments, group: str, *, by_feature: bool) -> str:
 
     Cut documents that nothing here can read, and those cut before they began, are not valid so far: they have counts of their own.
     """
-    here = [document for document in arm.documents if _group(document, by_feature=by_feature) == group]
-    whole = [document for document in here if document.complete]
-    cut = [document for document in here if not document.complete]
-    prefixes, unread = sum(document.prefix for document in cut), sum(document.reading.unread for document in cut)
-    unbegun = len(cut) - prefixes - unread - sum(bool(document.fault) for document in cut)
-    valid = sum(not document.fault for document in whole)
-    unjudged = "".join(f", {count} {what}" for count, what in ((unread, "not read"), (unbegun, "not begun")) if count)
-    return f"{arm.arm}: {group}: {valid} of {len(whole)} whole documents valid, {prefixes} of {len(cut)} cut ones valid so far{unjudged}"
+    members = tuple(document for document in arm.documents if _group(document, by_feature=by_feature) == group)
+    counts = replace(arm, documents=members)  # the arm with these documents alone
+    valid, cut = sum(document.complete and not document.fault for document in members), len(members) - counts.complete
+    unjudged = "".join(f", {count} {what}" for count, what in ((counts.unread, "not read"), (counts.unbegun, "not begun")) if count)
+    whole = f"{valid} of {counts.complete} whole documents valid"
+    return f"{arm.arm}: {group}: {whole}, {counts.prefixes} of {cut} cut ones valid so far{unjudged}"

@@ -39,7 +39,7 @@ _CONDITIONS = frozenset({"if", "then", "else", "dependentSchemas", "unevaluatedI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """A cut document as a value, closed after its last known value."""
+    """A cut document as a value, closed at the cut or at the last place before it that allows that."""
 
     value: JSON
     open: frozenset[tuple[str | int, ...]]
@@ -83,60 +83,66 @@ def _close_beginning(text: str) -> Beginning | None:
     """
     reader = _Reader(text)
     reader.read()
-    leaf = reader.open_leaf()  # the completed string, word or number
-    # Without a scalar to complete, the text is cut after the last known value: a comma or a lone key after it has to go.
-    begun = text[: reader.at] + leaf if leaf else text[: reader.known]
-    containers = reader.containers if leaf else reader.known_containers
+    scalar = reader.complete_scalar()  # the string, word or number that the cut went through; empty without one
+    if scalar:
+        begun, brackets = text[: reader.read_end] + scalar, reader.open_brackets
+    else:
+        # A comma or a lone key after the last closable place has to go.
+        begun, brackets = text[: reader.closable_end], reader.closable_brackets
     if not begun.strip():
         return None
-    document = begun + "".join(_CLOSING[bracket] for bracket in reversed(containers))
+    document = begun + "".join(_CLOSING[bracket] for bracket in reversed(brackets))
     value = json.loads(document, object_pairs_hook=_object, parse_int=whole_number, parse_float=decimal_number)
-    # The containers around the cut may go on, and so may the scalar that it went through.
-    return Beginning(value=value, open=frozenset(_last_paths(value, len(containers) + bool(leaf))))
+    # The containers around the cut may go on, and so may the scalar: each is the last member of the one before it.
+    open_values = len(brackets) + (1 if scalar else 0)
+    return Beginning(value=value, open=frozenset(_last_paths(value, open_values)))
 
 
 class _Reader:
-    """Reader of whole lexemes; a number or word at the very end may go on, so it is not whole."""
+    """Reader of whole lexemes: each a bracket, comma, colon, string, number or word.
+
+    It notes the last closable place, at which closing brackets would make a JSON value of the text before it.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.at = 0
-        self.containers: tuple[str, ...] = ()
-        self.known = 0
-        """End of the last whole value, or of the last opening bracket."""
-        self.known_containers: tuple[str, ...] = ()
-        self._last = ""
+        self.read_end = 0
+        """Index after the last lexeme read."""
+        self.open_brackets: tuple[str, ...] = ()
+        """Those of the containers still open there, outermost first."""
+        self.closable_end = 0
+        """Index of the last closable place."""
+        self.closable_brackets: tuple[str, ...] = ()
+        """Those of the containers still open at that place."""
+        self._last_lexeme = ""
 
     def read(self) -> None:
-        """Read lexemes up to the last whole one, noting the last known value.
-
-        A lexeme is a bracket, comma, colon, string, number or word; a number or word at the very end may go on, and is not read. The last
-        known value ends at ``known``, and ``at`` is the end of what was read. ``known_containers`` and ``containers`` have the brackets
-        still open at either place.
-        """
-        while (lexeme := _LEXEME.match(self.text, self.at)) is not None:
+        """Read lexemes up to the last whole one, noting the last closable place."""
+        while (lexeme := _LEXEME.match(self.text, self.read_end)) is not None:
             text = lexeme["text"]
             if text[0] not in '{}[],:"' and lexeme.end() == len(self.text):
-                return
-            is_key = self._wants_key
-            # An opening bracket adds a container, a closing one ends the innermost.
-            self.containers = (*self.containers, text) if text in _CLOSING else self.containers[: -1 if text in "}]" else None]
-            self._last, self.at = text, lexeme.end()
-            # After a key, a comma or a colon a container cannot be closed: what came before is the last known value.
-            if (text not in {",", ":"} and not is_key) or text in "}]":
-                self.known, self.known_containers = self.at, self.containers
+                return  # a number or word at the very end may go on, so that it is not whole
+            is_key = self._wants_key and text not in {"}", "]"}
+            if text in _CLOSING:
+                self.open_brackets = (*self.open_brackets, text)
+            elif text in {"}", "]"}:
+                self.open_brackets = self.open_brackets[:-1]
+            self._last_lexeme, self.read_end = text, lexeme.end()
+            # A container cannot be closed after a key, a comma or a colon.
+            if text not in {",", ":"} and not is_key:
+                self.closable_end, self.closable_brackets = self.read_end, self.open_brackets
 
     @property
     def _wants_key(self) -> bool:
-        return bool(self.containers) and self.containers[-1] == "{" and self._last in {"{", ","}
+        return self.open_brackets[-1:] == ("{",) and self._last_lexeme in {"{", ","}
 
-    def open_leaf(self) -> str:
+    def complete_scalar(self) -> str:
         """Return the scalar cut by the text's end, completed; empty without one.
 
         A string is closed without its half escape, a word is completed, and a cut number becomes 0. A cut key does not count, since it has
         no value yet.
         """
-        rest = self.text[self.at :].lstrip(" \t\n\r")
+        rest = self.text[self.read_end :].lstrip(" \t\n\r")
         if not rest or self._wants_key:
             return ""
         if rest[0] == '"':
@@ -164,7 +170,7 @@ def whole_number(digits: str) -> int:
 
 
 class _Fraction(float):
-    """A number with a fraction, too large for a float to hold it."""
+    """A number beyond the float range with a fraction, which its clamped float lacks."""
 
     def is_integer(self) -> bool:
         return False
@@ -173,11 +179,14 @@ class _Fraction(float):
 def decimal_number(digits: str) -> float:
     """Return a JSON number as a float, clamped to the float range.
 
-    This is json's ``parse_float``, for a schema that may demand a whole number. A number beyond the range still shows whether it is whole:
-    it becomes an int (:func:`whole_number`) or a ``_Fraction``. One with an exponent counts as whole, as the clamped float does.
+    This is json's ``parse_float``. A schema may demand a whole number, and a clamped float counts as whole. So a number beyond the range
+    with a fraction becomes a ``_Fraction``, which does not.
     """
-    clamped = max(-sys.float_info.max, min(number := float(digits), sys.float_info.max))
-    if number == clamped or "e" in digits.lower():
+    number = float(digits)
+    clamped = max(-sys.float_info.max, min(number, sys.float_info.max))
+    if number == clamped:
+        return clamped
+    if "e" in digits.lower():  # it counts as whole, as the clamped float does
         return clamped
     whole, _, fraction = digits.partition(".")
     return _Fraction(clamped) if fraction.strip("0") else whole_number(whole)

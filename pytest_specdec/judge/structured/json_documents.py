@@ -71,23 +71,24 @@ class JsonFormat:
         syntax = scan(text)
         whole = not cut or syntax.complete
         check_content = self._check_content if whole else self._check_beginning
-        return self._check_syntax(text, syntax, cut=cut) or check_content(text, syntax) or Reading(complete=whole)
+        return self._check_syntax(text, syntax, whole=whole) or check_content(text, syntax) or Reading(complete=whole)
 
-    def _check_syntax(self, text: str, syntax: JsonScan, *, cut: bool) -> Reading | None:
+    def _check_syntax(self, text: str, syntax: JsonScan, *, whole: bool) -> Reading | None:
         """Return a reading with the wrong syntax or kind, else None.
 
-        A wrong character comes first, then an end in the middle of a finished text, then another kind of value than asked for.
+        A wrong character comes first, then an end in the middle of a finished text, then another kind of value than asked for. ``whole`` is
+        False for a text that a limit cut, unless it is a whole document already.
         """
         first = text.lstrip(" \t\r\n")[:1]
-        if syntax.bad is not None:
+        if syntax.bad is not None:  # the index of a wrong character
             before = quote(text[max(0, syntax.bad - 20) : syntax.bad])
             fault = f"character {syntax.bad}: {quote(text[syntax.bad])} where JSON wants {syntax.wanted}, after {before}"
-            return _faulty(fault, _syntax_flaw(text, syntax), whole=not cut)
-        if not syntax.complete and not cut:
+            return _faulty(fault, _syntax_flaw(text, syntax), whole=whole)
+        if whole and not syntax.complete:
             fault = f"ends at character {len(text)} in the middle of the document, after {quote(text[-30:])}"
-            return _faulty(fault, Flaw.CUT_OFF)
-        if self.opens and first and first != self.opens:
-            return _faulty(f"begins with {quote(first)}, not with {quote(self.opens)}", Flaw.KIND, whole=not cut or syntax.complete)
+            return _faulty(fault, Flaw.CUT_OFF, whole=whole)
+        if self.opens and first and first != self.opens:  # ``opens`` is the bracket of the kind asked for, if it is an object or array
+            return _faulty(f"begins with {quote(first)}, not with {quote(self.opens)}", Flaw.KIND, whole=whole)
         return None
 
     def _check_content(self, text: str, syntax: JsonScan) -> Reading | None:
@@ -98,7 +99,7 @@ class JsonFormat:
         if self.validator is None:
             return None
         if syntax.depth > _DEEPEST:
-            return _faulty(f"nested {syntax.depth} containers deep", Flaw.RULES)
+            return _faulty(f"nested {syntax.depth} containers deep", Flaw.RULES, whole=True)
         return _breach(list(self.validator.iter_errors(json.loads(text, parse_int=whole_number, parse_float=decimal_number))), whole=True)
 
     def _check_beginning(self, text: str, syntax: JsonScan) -> Reading | None:
@@ -123,7 +124,7 @@ def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None
     return Reading(complete=whole, fault=fault, flaw=Flaw.RULES, rare=not certain)
 
 
-def _faulty(fault: str, flaw: Flaw, *, whole: bool = True) -> Reading:
+def _faulty(fault: str, flaw: Flaw, *, whole: bool) -> Reading:
     return Reading(complete=whole, fault=fault, flaw=flaw)
 
 
@@ -150,16 +151,16 @@ def is_rarely_enforced(path: Iterable[object]) -> bool:
 
 
 def _has_rare_rules(schema: object, rare: Collection[str]) -> bool:
-    """Return True if a schema has any of the ``rare`` rules.
-
-    Those of schemas that it contains count. Names that a schema chooses itself are no rules.
-    """
+    """Return True if a schema, or one within it, has any of the ``rare`` rules."""
     if not isinstance(schema, dict):
         return False
-    # Every other rule that contains schemas is itself one of the rare ones.
+    if not schema.keys().isdisjoint(rare):
+        return True
+    # Schemas within it are values of _NAMED, under names of the schema's choice, and of ``definitions``, the older ``$defs``.
     inner = [part for name in (*_NAMED, "definitions") if isinstance(schema.get(name), dict) for part in schema[name].values()]
+    # Or they are one of these. All other rules that contain schemas are rare ones.
     inner += [schema.get(name) for name in ("items", "additionalProperties")]
-    return not schema.keys().isdisjoint(rare) or any(_has_rare_rules(part, rare) for part in inner)
+    return any(_has_rare_rules(part, rare) for part in inner)
 
 
 def _rule(name: object) -> str:
@@ -226,36 +227,42 @@ def scan(text: str) -> JsonScan:
 
 
 class _JsonReader:
-    """Reader of one text as JSON, lexeme by lexeme: a bracket, comma, colon, string, number or word."""
+    """Reader of one text as JSON, lexeme by lexeme: a bracket, comma, colon, string, number or word.
+
+    A method that reads a lexeme returns an empty text if it may stand here, and goes on after it. Else it returns an expectation: what was
+    wanted at ``at``, in words, or _CUT if the text ends within the lexeme.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        """Index of the next character."""
         self.open: list[str] = []
         """Opening brackets of the containers around the next lexeme, the innermost last."""
         self.state: _State = _State.VALUE
+        """What may come next."""
         self.depth = 0
+        """The most containers that were open at once."""
+
+    @property
+    def _is_done(self) -> bool:
+        """True after a whole document."""
+        return self.state == _State.AFTER and not self.open
 
     def read(self) -> JsonScan:
         """Read lexemes up to the first error, or the end of a whole document or of a prefix of one."""
         while True:
             self.at = _end(_SPACE, self.text, self.at)
-            done = self.state == _State.AFTER and not self.open
             if self.at >= len(self.text):
-                return JsonScan(complete=done, depth=self.depth)
-            wanted = _THE_END if done else self._step(self.text[self.at])
-            # A number that the end of the text cuts may be whole: the state is then AFTER.
-            if wanted == _CUT:
-                return JsonScan(complete=self.state == _State.AFTER and not self.open, depth=self.depth)
+                return JsonScan(complete=self._is_done, depth=self.depth)
+            wanted = _THE_END if self._is_done else self._step(self.text[self.at])
+            if wanted == _CUT:  # a number may be whole all the same
+                return JsonScan(complete=self._is_done, depth=self.depth)
             if wanted:
                 return JsonScan(bad=self.at, wanted=wanted, depth=self.depth)
 
     def _step(self, character: str) -> str:
-        """Read one lexeme; return an empty text if it may stand here.
-
-        ``character`` is its first one. Otherwise the result says in words what was expected, or is _CUT if the text ends within the lexeme.
-        The methods for single lexemes return the same.
-        """
+        """Read one lexeme, which begins with ``character``; return an expectation or nothing."""
         if self.state == _State.AFTER:
             return self._separator(character)
         if self.state == _State.COLON:
@@ -267,7 +274,7 @@ class _JsonReader:
         return self._value(character)
 
     def _separator(self, character: str) -> str:
-        """Read a comma or closing bracket after a value in a container; return as :meth:`_step`."""
+        """Read a comma or bracket after a value in a container; return "" or the expectation of one."""
         if character == _CLOSING[self.open[-1]]:
             return self._close()
         if character == ",":
@@ -288,7 +295,7 @@ class _JsonReader:
         return ""
 
     def _value(self, character: str) -> str:
-        """Read a string, number or word, or an opening bracket; return as :meth:`_step`."""
+        """Read a scalar or an opening bracket; return "" or the expectation if it is wrong or cut."""
         if character in _CLOSING:
             self.open.append(character)
             self.depth = max(self.depth, len(self.open))
@@ -298,31 +305,29 @@ class _JsonReader:
         return self._number() if character in "-0123456789" else self._word()
 
     def _string(self, then: _State) -> str:
-        """Read a string, after which comes ``then``; return as :meth:`_step`."""
+        """Read a string, with ``then`` as the next state; return "" or the expectation if it is wrong or cut."""
         self.at = _end(_CHARACTERS, self.text, self.at + 1)
+        # The text ends in the string, or in an escape sequence of it.
         if self.at >= len(self.text) or _ESCAPE_SO_FAR.match(self.text, self.at):
             return _CUT
         return self._move(then) if self.text[self.at] == '"' else "a character or escape that a string may hold"
 
     def _number(self) -> str:
-        """Read a number; return as :meth:`_step`, and _CUT for one at the very end.
-
-        More digits might follow. If it is a number already, the text may be complete.
-        """
+        """Read a number; return "", _CUT for one at the very end, or the expectation of a digit."""
         whole = _NUMBER.match(self.text, self.at)
         if whole and whole.end() == len(self.text):
-            self.state = _State.AFTER
+            self.state = _State.AFTER  # it is a number already, though more digits might follow
             return _CUT
-        if _NUMBER_SO_FAR.match(self.text, self.at):
+        if _NUMBER_SO_FAR.match(self.text, self.at):  # the text ends within it, as in ``1.`` or ``2e``
             return _CUT
         if whole is None:
-            self.at += 1
+            self.at += 1  # a lone minus: the wrong character comes after it
             return "a digit"
         self.at, self.state = whole.end(), _State.AFTER
         return ""
 
     def _word(self) -> str:
-        """Read true, false or null, possibly cut by the text's end; return as :meth:`_step`."""
+        """Read true, false or null; return "", _CUT at the text's end, or the expectation of a value."""
         for word in _WORDS:
             if self.text.startswith(word, self.at):
                 self.at, self.state = self.at + len(word), _State.AFTER

@@ -69,9 +69,9 @@ class GreedyChoices:
 
     @property
     def wrong(self) -> tuple[Divergence, ...]:
-        """Tokens beyond the tolerance, if they are too many for noise.
+        """Tokens beyond the tolerance, if they are enough for an alarm, rounds (``repeats``) included.
 
-        Empty if the baseline is too noisy to judge, or if the control has about as many.
+        Empty if the baseline is too noisy to judge (not ``trustworthy``), or has about as many itself, which ``allowed`` counts.
         """
         is_wrong = self.allowed.is_wrong(len(self.beyond), self.shared.tokens, self.alpha, self.repeats)
         return self.beyond if self.allowed.trustworthy and is_wrong else ()
@@ -185,34 +185,35 @@ def _say_not_enforced(captured: Captured, not_enforced: Sequence[str]) -> Verdic
 def _compare_choices(captured: Captured) -> GreedyChoices:
     """Return the arm's tokens at temperature 0, compared with the baseline's.
 
-    A gap is the difference of two tokens' log-probabilities. The control's gaps to the baseline show how often noise exceeds the tolerance;
-    its equal tokens count as gaps of 0. If both boots compute alike, these show no noise: the calibration counts by itself too
-    (``between_boots``). Rounds that requested the same again are compared likewise. Raises ValueError for scores of other tokens.
+    A gap is the difference of two tokens' log-probabilities. The control's gaps to the baseline show how often noise exceeds the tolerance.
+    Raises ValueError for scores of other tokens.
     """
     control_gaps: list[float] = []
     for control in captured.baseline_boots[1:]:
         prefix = compare_prefixes(captured, control)
         gaps = [abs(divergence.gap) for divergence in prefix.divergences]
-        control_gaps += [*gaps, *[0.0] * (prefix.tokens - len(gaps))]
-    rounds = map(_compare_choices, captured.repeats)
+        control_gaps += [*gaps, *[0.0] * (prefix.tokens - len(gaps))]  # equal tokens have no gap
+    # Two boots that compute alike show no noise: with ``between_boots`` an alarm also takes too many beside the calibration alone.
+    allowed = replace(allowed_gap(captured, control_gaps), between_boots=True)
+    rounds = map(_compare_choices, captured.repeats)  # in which the same was requested again
     return GreedyChoices(
         shared=compare_prefixes(captured, captured.speculative),
-        allowed=replace(allowed_gap(captured, control_gaps), between_boots=True),
+        allowed=allowed,
         alpha=captured.alpha,
         repeats=tuple(again.allowed.count_round(len(again.beyond), again.shared.tokens) for again in rounds),
     )
 
 
 def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None:
-    """Return FAIL if too many tokens differ from the baseline's.
+    """Return FAIL for ``choices.wrong``, the tokens beyond the tolerance.
 
-    Tokens beyond the tolerance count. SUSPICIOUS if they are too many for noise and too few for an alarm, None if noise explains them. The
-    fault is a missing grammar mask if any is likelier than the baseline's token (``gap`` below 0): only the grammar can have kept the
-    baseline from choosing it. Otherwise it is a wrong choice.
+    They are listed there only if they are enough for an alarm. If they are too few and yet too many for noise (``is_open``), SUSPICIOUS is
+    returned, else None. The fault is a missing grammar mask if any is likelier than the baseline's token (``gap`` below 0): only the
+    grammar can have kept the baseline from choosing it. Otherwise it is a wrong choice.
     """
     if not choices.wrong:
         return _say_open(captured, choices) if choices.is_open else None
-    # The one that shows most: a likelier token than the baseline's if there is one, else the widest gap.
+    # A likelier token than the baseline's if there is one, else the widest gap.
     first = max(choices.wrong, key=lambda divergence: (divergence.gap < 0, abs(divergence.gap)))
     likelier = [divergence for divergence in choices.wrong if divergence.gap < 0]
     apart = f"{abs(first.gap):.3g} nats apart, {choices.allowed.gap:.3g} allowed ({choices.allowed.reason})"
@@ -346,8 +347,9 @@ def _pass_documents(
     choices: GreedyChoices,
     wanted: Mapping[str, OutputFormat],
 ) -> Verdict:
-    """Return PASS, since documents are invalid by chance at most, or INCONCLUSIVE if none could be checked."""
-    faulty, room = len(judged.faulty), captured.baseline.room
+    """Return PASS, after all checks for faults, or INCONCLUSIVE if no document could be checked."""
+    faulty, is_flawless = len(judged.faulty), document_counts.is_flawless(captured, others, wanted)  # the baseline breaks no rule
+    room = captured.baseline.room  # the factor by which token limits were raised
     not_enforced = {output_format.feature for id_, output_format in formats(captured.workload.requests).items() if id_ not in wanted}
     raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
     evidence = (*_describe_compared(choices), *(raised if room > 1 else ()), *document_counts.evidence(captured, (judged, *others)))
@@ -363,12 +365,10 @@ def _pass_documents(
         + _describe_refused(judged.refused_kinds)
         + "".join(f"; {feature} is not enforced by the baseline" for feature in sorted(not_enforced)),
         evidence=evidence,
-        rules_out=document_counts.describe_detectable(
-            judged, others, captured.alpha, wanted, flawless=document_counts.is_flawless(captured, others, wanted)
-        )
+        rules_out=document_counts.describe_detectable(judged, others, captured.alpha, wanted, flawless=is_flawless)
         + _describe_detectable_rate(choices)
-        + _describe_unexercised(captured)
-        + _describe_unread(judged),
+        + _describe_untested_rejections(captured)
+        + _describe_unread_grammars(judged),
         cell=f"{judged.checked - faulty} of {judged.checked}",
         promise=CheckedDocuments(documents=judged.checked, invalid=faulty),
         figures=document_counts.figures(judged, others) | _compared_tokens(choices),
@@ -404,7 +404,7 @@ def _describe_refused(kinds: Sequence[str]) -> str:
     return f"; {few} refused" if len(kinds) == 1 else f"; {len(kinds)} kinds refused: {few}" if kinds else ""
 
 
-def _describe_unread(judged: ArmDocuments) -> str:
+def _describe_unread_grammars(judged: ArmDocuments) -> str:
     unread = any(document.feature == "grammar" for document in judged.documents) and not recognises()
     return "; answers to grammars are only known not to be empty: llguidance is not installed" if unread else ""
 
@@ -428,14 +428,14 @@ def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
 
 
 def _describe_detectable_rate(choices: GreedyChoices) -> str:
-    """Return a clause on the rate of wrong tokens caught.
+    """Return a clause on the rates of wrong tokens and of wrong documents caught.
 
-    At temperature 0 nothing is compared after a document's first wrong token, so that a document wrong throughout counts one. Empty if
-    nothing was compared, if noise or missing scores forbid a claim, or if no rate below 1 would be caught.
+    Empty if nothing was compared, if noise or missing scores forbid a claim, or if no rate below 1 would be caught.
     """
     tokens, allowed = choices.shared.tokens, choices.allowed
     if not tokens or not allowed.trustworthy or choices.shared.unscored or (rate := allowed.ruled_out(tokens, choices.alpha)) >= 1.0:
         return ""
+    # Nothing is compared after a document's first wrong token: one that is wrong throughout counts one.
     share = allowed.ruled_out_answers([1] * choices.shared.requests, tokens, choices.alpha)
     return f"; at temperature 0, of {tokens:,} tokens, {allowed.describe_ruled_out(rate, share)}"
 
@@ -444,7 +444,7 @@ def _compared_tokens(choices: GreedyChoices) -> dict[str, float]:
     return {"compared_tokens": float(choices.shared.tokens)} if choices.shared.tokens else {}
 
 
-def _describe_unexercised(captured: Captured) -> str:
+def _describe_untested_rejections(captured: Captured) -> str:
     counters = captured.speculative.counters
     unexercised = counters is not None and not captured.is_control and not counters.rejected_tokens
     return "; untested: the grammar after a rejected draft token" if unexercised else ""
