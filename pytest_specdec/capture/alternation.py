@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pytest_specdec.capture.workload_runner import WorkloadRunner
+    from pytest_specdec.model.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +49,28 @@ class Alternation:
     may_extend: bool
     """Whether more passes than planned may be taken."""
     earlier_passes: int = 0
-    """Passes that servers of an earlier wave were sent, 0 without one: these arms are compared with those, and are sent as many."""
+    """Passes that servers up before these were sent, 0 without such: these arms are compared with those, and are sent as many."""
     errors: dict[TimedArm, EngineError] = field(init=False, default_factory=dict)
     """By arm, the error of an engine that failed; the arm is sent nothing more."""
 
     def run(self) -> int:
         """Return the number of passes after sending them to every arm.
 
-        At least the planned passes are sent, and no fewer than ``earlier_passes``, those that servers of an earlier wave got. With
-        ``may_extend``, two more at a time follow while a variant's passes vary too much, up to MOST_PASSES times the planned number.
+        At least the planned passes are sent, and no fewer than ``earlier_passes``. With ``may_extend``, two more at a time follow while a
+        variant's passes vary too much, up to MOST_PASSES times the planned number.
         """
         for arm in self.arms:
             self._attempt(arm, arm.runner.begin)
-        planned = self.arms[0].runner.passes
-        may_extend = self.may_extend and not self.arms[0].runner.workload.waves
+        first_runner = self.arms[0].runner  # all send the same workload
+        planned = first_runner.passes
+        # A workload with ``waves``, sent by several numbers of clients in turn, gets no more: no gate of a config is about it.
+        most = MOST_PASSES * planned if self.may_extend and not first_runner.workload.waves else planned
         passes = max(planned, self.earlier_passes)
-        self._extend_runners(passes)
+        self._set_total(passes)
         self._send_passes(range(passes))
-        while may_extend and passes < MOST_PASSES * planned and not self._is_steady():
-            passes_sent, passes = passes, more_passes(passes, planned)
-            self._extend_runners(passes)
+        while passes < most and not self._is_steady():
+            passes_sent, passes = passes, more_passes(passes, planned)  # two more, but at most MOST_PASSES times the planned
+            self._set_total(passes)
             self._send_passes(range(passes_sent, passes))
         for arm in self.arms:
             self._attempt(arm, arm.runner.end)
@@ -85,8 +88,8 @@ class Alternation:
         except EngineError as error:
             self.errors[arm] = error
 
-    def _extend_runners(self, passes: int) -> None:
-        """Raise the number of passes to ``passes`` for runners with fewer."""
+    def _set_total(self, passes: int) -> None:
+        """Tell the runners, which count the requests of all passes, their total."""
         for arm in self.arms:
             if passes > arm.runner.passes:
                 arm.runner.extend(passes)
@@ -106,20 +109,29 @@ class Alternation:
     def _is_steady(self) -> bool:
         """Return True if every variant's passes vary little enough.
 
-        What varies is the log of the variant's speed over the baseline's, one ratio per pass. Its spread is compared with ``boot_sd``, the
-        standard deviation from boot to boot. Arms of the old engine are left out. Returns True too if more passes would show nothing: an
-        arm failed or has no server or time left, no baseline is timed here, or a variant has fewer than two passes to compare, which have
-        no spread.
+        What varies is the variant's speed over the baseline's. Its spread is compared with ``boot_sd``, the standard deviation from boot to
+        boot. Returns True too if more passes would show nothing. Arms of the old engine are left out.
         """
         arms = [arm for arm in self.arms if not arm.old]
         if not all(arm.runner.is_available and arm not in self.errors for arm in arms):
-            return True
+            return True  # an arm failed, or has no server or time left
         baselines = tuple(arm.runner.result().transcript for arm in arms if not arm.speculative)
         if not baselines:
-            return True  # no pace to compare with
-        variant_paces = (paces(baselines, arm.runner.result().transcript) for arm in arms if arm.speculative)
-        pass_ratios = (variant.response.log_ratios for variant in variant_paces if variant is not None)
-        return all(len(log_ratios) < 2 or is_steady(log_ratios, self.boot_sd) for log_ratios in pass_ratios)  # noqa: PLR2004 - no spread
+            return True  # no speed to compare with
+        for variant in (arm for arm in arms if arm.speculative):
+            log_ratios = _log_speed_ratios(variant.runner.result().transcript, baselines)
+            if len(log_ratios) > 1 and not is_steady(log_ratios, self.boot_sd):  # one pass has no spread
+                return False
+        return True
+
+
+def _log_speed_ratios(variant: Transcript, baselines: Sequence[Transcript]) -> Sequence[float]:
+    """Return the log of the variant's speed over the baselines', by pass.
+
+    Speed is the tokens per second of responses. Empty if no request was timed in every arm.
+    """
+    timings = paces(baselines, variant)
+    return () if timings is None else timings.response.log_ratios
 
 
 def more_passes(passes: int, planned: int) -> int:

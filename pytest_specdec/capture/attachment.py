@@ -120,23 +120,30 @@ def _compare_with_baseline(boots_with_servers: Sequence[tuple[Boot, ArmServer]],
 
     ``boots_with_servers`` begin with the baseline's boot and server, unless it is not attached: then nothing is compared. ``refused`` has
     an error for each variant left out, by arm. Raises EngineError if a draft model's server is not comparable, or if the baseline itself
-    speculates: it must not, and its counters show drafts if it does.
+    speculates.
     """
-    if not boots_with_servers or boots_with_servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
+    baseline_roles = {Role.BASELINE, Role.CONTROL}  # the control is a second boot of the baseline, or its only one
+    if not boots_with_servers or boots_with_servers[0][0].role not in baseline_roles:
         return
     (baseline_boot, baseline_server), *others = boots_with_servers
+    # First: a speculating server that is attached as both arms would else be reported as a baseline that speculates.
     for boot, other_server in others:
-        with _record_refusals(boot, refused):
+        with _record_refusals(boot, refused):  # records a variant's error, and raises a draft model's
             _expect_two_servers(baseline_server, other_server)
     baseline = _visit(baseline_boot, baseline_server)
-    if baseline.drafts:
-        what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
-        drafts = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
-        raise EngineError(what, where=_url(baseline.server), found=drafts, expected="none", remedy=remedy)
+    _expect_no_drafts(baseline)
     for boot, other_server in others:
         if boot.arm not in refused:
             with _record_refusals(boot, refused):
                 _expect_comparable(boot, baseline, _visit(boot, other_server))
+
+
+def _expect_no_drafts(baseline: _VisitedServer) -> None:
+    """Raise EngineError if the baseline's counters show drafts."""
+    if baseline.drafts:
+        what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
+        drafts = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
+        raise EngineError(what, where=_url(baseline.server), found=drafts, expected="none", remedy=remedy)
 
 
 def _expect_comparable(boot: Boot, baseline: _VisitedServer, other: _VisitedServer) -> None:
@@ -175,9 +182,10 @@ def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
 
 
 def _visit(boot: Boot, server: ArmServer) -> _VisitedServer:
-    """Return a server's answers to the probes and its verify steps.
+    """Return a server's answers to the probes, its drafts and context length.
 
-    Counters are read before and after the probes: their growth shows whether this server drafts. ``boot`` only gives the server's name.
+    Counters are read before and after the probes: their growth shows whether this server drafts. ``boot`` only gives the server's name in
+    errors: the control's is the baseline's.
     """
     setup, counters_before = server.recipe.setup, server.counters()
     answers = tuple(server.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)

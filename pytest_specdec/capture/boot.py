@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
-from pytest_specdec.capture.capabilities import CapabilityProbe
+from pytest_specdec.capture.capabilities import probe_capabilities
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.room import extended_room, limit_setting_boot, most_useful_round, sufficient_room
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
@@ -24,8 +24,6 @@ from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.capture.workloads import fill_prompts
 from pytest_specdec.capture.written_answers import WrittenAnswers
 from pytest_specdec.config.config import Limits
-from pytest_specdec.engines import checkpoint
-from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
@@ -86,7 +84,7 @@ class BootSession:
         another version. No process of the server is left after an error.
         """
         self.reporter.step(self.boot, StepKind.BOOTING, self.boot.arm)
-        with self.shared():
+        with self.shared():  # loading a model would disturb a capture that measures speed on this machine
             self.server.start()
         try:
             self._check_build()
@@ -120,33 +118,24 @@ class BootSession:
         """Probe the server's capabilities and write them to the run.
 
         Probes are short requests that show what the server honours and refuses. Does nothing if the plan has no probe for this boot, if the
-        server has ended, or if its first arm's results are there. Nothing is written if the server denied all access meanwhile. A server
-        that has had events is replaced first. If scores come by another route than the planned one, that is reported.
+        server has ended, or if its first arm's results are there.
         """
         name = self.boot.arms[0]
         self._written.record_silent_end()
-        if self.boot.probe and self.server.running and not self.recipes.directory.capabilities_of(name).is_file():
-            self.server.renew()
-            self.reporter.step(self.boot, StepKind.PROBING, name)
-            config = self.recipes.config_of(self.boot)
-            engine = engine_of(config.engine.kind)
-            with self.shared():
-                capabilities = replace(
-                    CapabilityProbe(self.server, engine.vocabulary(config), config.reasoning, config.limits.request_s).run(),
-                    single_precision=engine.single_precision(config),
-                    server=f"{engine.kind} {config.engine.model}",
-                    scored_with=engine.scored_with,
-                    penalty_window=self.server.recipe.dialect.penalty_window,
-                    context_tokens=context_limit.of(self.server),
-                    positions=checkpoint.describe_positions(config),
-                )
-                if self._may_lack_counters:
-                    capabilities = replace(capabilities, streams=BurstProbe(self.server).run())
-            if self.server.lost:
-                return  # the results are no property of the engine: a resume probes again
-            run_documents.write_capabilities(self.recipes.directory, name, capabilities)
-            if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
-                self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
+        if not self.boot.probe or not self.server.running or self.recipes.directory.capabilities_of(name).is_file():
+            return
+        self.server.renew()  # if it has had events, such as a sleep
+        self.reporter.step(self.boot, StepKind.PROBING, name)
+        config = self.recipes.config_of(self.boot)
+        with self.shared():  # no other capture measures speed meanwhile
+            capabilities = probe_capabilities(self.server, config)
+            if self._may_lack_counters:  # bursts of tokens in its streams then show whether it drafts
+                capabilities = replace(capabilities, streams=BurstProbe(self.server).run())
+        if self.server.lost:
+            return  # access was denied meanwhile, so that the results are no property of the engine: a resume probes again
+        run_documents.write_capabilities(self.recipes.directory, name, capabilities)
+        if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
+            self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
 
     @property
     def _may_lack_counters(self) -> bool:
@@ -173,16 +162,16 @@ class BootSession:
     ) -> None:
         """Answer ``workloads``, pairs of arm and workload, and write the answers.
 
-        ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. ``limit_setter`` is the baseline's boot
-        if it settles the workload's token limits: it may answer again with larger ones, so its answers go to no callback, and the other
-        arms wait for them. A variant is probed after its answers, any other arm before: a probe that kills a variant then costs no answers.
-        Concurrent requests are sent to a small cache again if none was preempted. A server that scores is renewed after events or a soak.
+        ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A variant is probed after its answers: a
+        probe that kills it then costs none.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
+            # The boot whose answers settle the token limits of all arms; None if these stay as planned.
             limit_setter = limit_setting_boot(self.recipes.plan, workload.name)
             if limit_setter is not None and arm == BASELINE:
+                # To no callback: it may answer again with larger limits.
                 result = self._answer_with_sufficient_room(workload)
             else:
                 if limit_setter is not None:
@@ -193,19 +182,23 @@ class BootSession:
                     result = self._repeat_until_preempted(result, make_runner)
             self.write_answers(result)
             if self.boot.scores:
-                self.server.renew()
+                self.server.renew()  # after events or a soak alone: others' answers wait to be scored here
         if self.boot.role is Role.VARIANT:
             self.probe()
 
     def _answer_with_sufficient_room(self, workload: Workload) -> WorkloadResult:
         """Return the baseline's answers under token limits long enough.
 
-        A round sends all requests under ``room`` times the planned limits. After each, ``sufficient_room`` gives the next multiple, which
-        is larger while most structured documents are cut off. All arms then answer under the limits of the round that is returned.
+        A round sends all requests under ``room`` times the planned limits, 1 at first. While most structured documents are cut off, another
+        round with a larger ``room`` follows. All arms then answer under the limits of the round that is returned.
         """
+
+        def next_room(answers: Transcript) -> int:  # the same if it suffices, or if no larger one fits into the context
+            return sufficient_room(self._fill_prompts(workload), answers, context_limit.of(self.server), self.recipes.plan.depth)
+
         return most_useful_round(
-            lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
-            lambda answers: sufficient_room(self._fill_prompts(workload), answers, context_limit.of(self.server), self.recipes.plan.depth),
+            lambda room: self._answer_round(self.runner(BASELINE, workload, room=room)),
+            next_room,
             lambda: self.reporter.left_s,
             say=self.reporter.say,
             warn=self.completeness.warn,
@@ -237,10 +230,10 @@ class BootSession:
         return runner.result()
 
     def _wait_for_baseline(self, limit_setter: Boot, workload: Workload) -> None:
-        """Wait until the baseline's answers settle all arms' token limits.
+        """Wait until the baseline has answered ``workload``, or never will.
 
-        ``limit_setter`` is the baseline's boot. Only servers that run side by side ever wait here. Raises DeadlineError if the capture's
-        time is used up meanwhile.
+        It may answer several times, with larger token limits, and all arms then answer under those that it settles on. ``limit_setter`` is
+        its boot. Only servers side by side ever wait here. Raises DeadlineError if the capture's time is used up.
         """
         if not self.completeness.is_settled(limit_setter, BASELINE, workload.name):
             self.reporter.step(self.boot, "waiting for the baseline", self.boot.arm, workload.name)
@@ -253,29 +246,31 @@ class BootSession:
     ) -> WorkloadRunner:
         """Return the runner that sends ``workload`` as ``arm``; report it as progress.
 
-        A server that has had events is replaced first. A request's deadline follows the time of the baseline's answer to it, but for the
-        baseline itself and the old engine. ``room`` multiplies the planned token limits; if None, it is taken from the baseline's answers,
-        else from the workload to which ``workload`` adds requests, else 1. ``on_answer`` gets every answer of status 200. Raises
-        DeadlineError if no time is left, and BootError if the fresh server does not come up.
+        ``room`` multiplies the planned token limits; if None, it is that of the baseline's answers. ``on_answer`` gets every answer of
+        status 200. Raises DeadlineError if no time is left, and BootError if a fresh server does not come up.
         """
-        self._written.record_silent_end()
+        self._written.record_silent_end()  # before a fresh server hides it
         self.reporter.check()
-        self.server.renew()
+        self.server.renew()  # if it has had events
         self.reporter.step(self.boot, StepKind.ANSWERING, arm, workload.name, of=len(workload.requests) * workload.passes)
+        # Deadlines and token limits follow the baseline's answers, but not for another engine.
         baseline = None if arm == BASELINE or self.boot.role.is_old else self._baseline_answers(workload)
-        shares_machine = self.recipes.plan.servers > 1 and not workload.timed
+        if room is None:  # before the baseline has answered: that of the workload to which this one adds requests, else 1
+            room = extended_room(self.recipes.directory, self.recipes.plan, workload.name) if baseline is None else baseline.room
+        shares_machine = self.recipes.plan.servers > 1 and not workload.timed  # timed ones have the machine to themselves
+        # Without the baseline's answers a variant's deadlines follow its own pace.
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT, shares_machine=shares_machine)
         return WorkloadRunner(
             self.server,
             self._fill_prompts(workload),
             name=arm,
             digest=workload.digest,
-            room=room or (extended_room(self.recipes.directory, self.recipes.plan, workload.name) if baseline is None else baseline.room),
+            room=room,
             boot=self.boot.index,
             deadlines=deadlines,
             reporter=self.reporter,
             on_answer=on_answer,
-            on_begin=self._written.record_silent_end,
+            on_begin=self._written.record_silent_end,  # again: timed requests begin later, once all arms have a runner
         )
 
     def _fill_prompts(self, workload: Workload) -> Workload:
@@ -294,20 +289,24 @@ class BootSession:
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return the scorer for answers to ``workload`` on this server.
 
-        The route of scoring and the prompts are read by callbacks once scoring begins: another arm's thread may want the scorer before the
-        probe has found that route. The old engine is not asked for a prompt's token ids: its chat template may be another one. ``weights``
-        are request fields that choose an adapter; a draft model has none.
+        It may be made, to queue answers for, before the probe has found the route of scoring: callbacks read it once scoring begins.
         """
+        # By request: the fields that choose an adapter. A draft model has none.
         weights = {} if self.boot.role is Role.DRAFT else {request.id: request.weights for request in workload.requests}
         requests = cache(lambda: run_documents.read_workload(self.recipes.directory, self.recipes.plan, workload.name).by_id)
+
+        def prompt_token_ids(request_id: str) -> tuple[int, ...]:
+            # The old engine is not asked for them: its chat template may be another one.
+            return () if self.boot.role.is_old else self.server.client.prompt_token_ids(requests()[request_id])
+
         return TranscriptScorer(
             server=self.server,
-            under=self.boot.under,
-            scorer=lambda: self._scorer(workload),
-            prompt_token_ids=lambda name: () if self.boot.role.is_old else self.server.client.prompt_token_ids(requests()[name]),
+            under=self.boot.under,  # the model whose distribution these scores give
+            scorer=lambda: self._route_scorer(workload),
+            prompt_token_ids=prompt_token_ids,
             reporter=self.reporter,
             weights=lambda request_id: weights.get(request_id, {}),
-            scored_to=workload.scored_to,
+            scored_to=workload.scored_to,  # tokens of the longest sequence to score
         )
 
     @property
@@ -322,63 +321,67 @@ class BootSession:
     def score(self, task: ScoringTask, scoring: TranscriptScorer) -> str:
         """Return the reason for missing scores after scoring one task.
 
-        A task is one arm's answers to one workload; their scores are written. The reason is empty if none is missing. Without all answers
-        nothing is scored, and they are reported as missing instead. A server that cannot score given tokens is a reason too, but nothing
-        counts as missing then, since a later capture would get no scores either.
+        A task is one arm's answers to one workload; their scores are written. The reason is empty if none is missing.
         """
         self._written.record_silent_end()
         self.reporter.check()
         transcript = transcripts.read(self.recipes.directory, task.arm, task.workload)
-        if transcript is None:
+        if transcript is None:  # the answers themselves count as missing, not their scores
             return "not all of its requests were answered"
         if reason := self._unscorable_reason():
-            # The capability probe found this. Nothing is missing then; the judges of tokens report it.
+            # The probe showed that no later capture would get scores either: none count as missing ("").
             self.completeness.record_scores(self.boot, task, "")
             return reason
         self.reporter.step(self.boot, StepKind.SCORING, task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
             scored = scoring.score(self._drop_missing_ids(transcript), task.top_tokens)
         self.server.check_identity()
-        transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
-        missing = self._retryable_gap(task, scored.missing)
+        transcripts.write_scores(self.recipes.directory, self.boot.under, task.arm, task.workload, scored.scores)
+        missing = self._retryable_gap(task, scored.missing)  # "" if no later capture would get those scores
         self.completeness.record_scores(self.boot, task, missing)
         return missing
 
     def _retryable_gap(self, task: ScoringTask, missing: str) -> str:
         """Return ``missing``, or "" if no retry would give those scores.
 
-        ``missing`` is the reason for missing scores, empty if none are. The old and the new engine may refuse each other's tokens for good,
-        as after a change of vocabulary: the run is whole without such scores, and a warning has the reason. If the time was used up,
-        ``missing`` is returned for these too, since a retry with more time may give them.
+        ``missing`` is the reason for missing scores, empty if none are. An old engine may refuse the new one's tokens for good, and the new
+        one the old one's, as after a change of vocabulary. The run is whole without such scores, and a warning has the reason.
         """
-        if (task.arm != OLD_BASELINE and not self.boot.role.is_old) or not missing or self.reporter.left_s <= 0:
+        # An old engine's boot scores the new baseline's answers alone.
+        crosses_engines = task.arm == OLD_BASELINE or self.boot.role.is_old
+        if not missing or not crosses_engines:
             return missing
+        if self.reporter.left_s <= 0:
+            return missing  # the time was used up: a retry with more of it may give them
         by_old = f" by {self.boot.arm}" if self.boot.role.is_old else ""
         self.completeness.warn(f"{task.arm}{by_old}, {task.workload}: {missing}")
         return ""
 
     def _drop_missing_ids(self, transcript: Transcript) -> Transcript:
-        """Return the transcript without its answers lacking token ids.
+        """Return the transcript without the answers that are known to lack ids.
 
-        Nothing can be scored without ids, and these answers would count as missing scores. Returns the transcript unchanged unless the
-        capability probe got no ids above temperature 0.
+        Some engines give token ids in greedy answers alone. Nothing can be scored without ids, and sampled answers would count as missing
+        scores. On any other engine a missing id is a fault, and the transcript is returned unchanged.
         """
         capabilities = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
-        if not capabilities.lacks_ids:
+        if not capabilities.lacks_ids:  # the baseline's probe stands for all arms
             return transcript
+        # Answers that are not ok get no scores either.
         return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.ok and answer.choice.token_ids))
 
     def _unscorable_reason(self) -> str:
         """Return the reason why this server cannot score given tokens.
 
-        Returns an empty string if it can. A draft model scores by the baseline's route, so that the baseline's reason counts as well.
+        Returns an empty string if it can.
         """
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable_reason(self._probed_directory)
-        dialect = self.server.recipe.dialect
-        if dialect.scoring((0,), (0,), 1) is None and dialect.continuations(((0,),), 1) is None:  # None for any tokens: no such route
+        # A route that the engine lacks has no request for any tokens, so that one is tried out with token 0.
+        dialect, ids = self.server.recipe.dialect, (0,)
+        if dialect.scoring(ids, ids, 1) is None and dialect.continuations((ids,), 1) is None:
             return "the draft model's engine serves no log-probabilities of given tokens"
-        return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
+        # A draft model is not probed: it scores by the baseline's route, and so lacks what the baseline lacks.
+        return run_documents.read_capabilities(self._probed_directory).get(BASELINE, Capabilities()).unscorable
 
     def _check_build(self) -> None:
         """Check the engine's version against the run's, and record it.
@@ -417,7 +420,7 @@ class BootSession:
         self.reporter.check()
         self.reporter.update(0, 0)
 
-    def _scorer(self, workload: Workload) -> Scorer:
+    def _route_scorer(self, workload: Workload) -> Scorer:
         """Return the scorer for the probed route, for a draft model the baseline's."""
         by_arm = run_documents.read_capabilities(self._probed_directory)
         capabilities = by_arm.get(BASELINE if self.boot.role is Role.DRAFT else self._scoring_arm, Capabilities())

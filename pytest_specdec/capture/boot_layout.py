@@ -2,7 +2,8 @@
 
 Arms are the baseline, its second boot (the control) and the variants, which speculate; a pair is one variant beside the baseline. To score
 is to ask a server for its log-probabilities of tokens that an arm answered. Servers run in turn, one at a time, or side by side. A plan may
-also boot arms of an old engine, the one in use before an upgrade, for speed.
+also boot arms of an old engine, the one in use before an upgrade, for speed. The planner numbers all boots at last; until then their
+``index`` is 0.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ _NEIGHBOURS = 2
 def _arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair], *, is_plain: bool) -> int:
     """Return the number of top tokens to score ``arm`` with.
 
-    These are the log-probabilities listed per position. The judge of a pair needs few of them (``_FEW``) if its drafter drafts greedily and
-    the workload ``is_plain``: few top tokens then give the distribution of every request exactly. Else it needs ``workload.top_tokens``,
-    the most in any case. The baseline and the control get as many as the judge of any pair needs, a variant as many as its own.
+    Top tokens are the most probable ones whose log-probabilities are listed per position. ``is_plain`` is True if tokens of the workload
+    are drawn with just the reported probabilities, so that no tail of them is needed to work out others.
     """
+    # The baseline and the control are judged beside every variant, a variant in its own pair alone.
     judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
-    drafts_greedily = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
-    return min(_FEW, workload.top_tokens) if drafts_greedily and is_plain else workload.top_tokens
+    drafts_one_token = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
+    return min(_FEW, workload.top_tokens) if drafts_one_token and is_plain else workload.top_tokens
 
 
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
@@ -56,15 +57,17 @@ def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
 
 
 def _is_plain(request: Request) -> bool:
-    """Return True if few top tokens give the request's distribution exactly.
+    """Return True if tokens are drawn with just the reported probabilities.
 
-    They do for a greedy request, and for draws at temperature 1 without truncation, both without penalties: the reported probabilities are
-    then those that tokens are drawn with.
+    Each listed probability is then exact by itself. Other requests change them by temperature, truncation or penalties: what they are drawn
+    with has to be worked out from many listed tokens.
     """
     body = request.body
+    if not penalties(body).neutral:
+        return False
     is_truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
-    draws_unchanged = body.get("temperature") in {None, 1} and not is_truncated
-    return (request.greedy or draws_unchanged) and penalties(body).neutral
+    is_unscaled = body.get("temperature") in {None, 1}
+    return request.greedy or (is_unscaled and not is_truncated)
 
 
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
@@ -91,13 +94,14 @@ def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], wo
     """Yield the boots with the calibration's answers and scores added.
 
     The calibration's workloads measure the noise of log-probabilities of a correct server. The baseline, the control and each variant
-    answer them, which shows the noise of decoding one token at a time and that of verify steps. Only the baseline's boots answer the one
-    without sampling parameters. ``workloads`` are all workloads of the plan in their order, those of ``calibration`` included.
+    answer them, which shows the noise of decoding one token at a time and that of verify steps. ``workloads`` are all workloads of the plan
+    in their order, those of ``calibration`` included.
 
-    Every boot that scores, but for a draft model's, scores the calibration too. If the baseline is booted twice and scores, one of its
-    boots is scored by the other and one by itself: the difference is the part of the noise that stays the same within one boot.
+    Every boot that scores, but for a draft model's, scores the calibration too. If the baseline is booted twice and scores, it scores its
+    own answers and those of its other boot: the difference is the part of the noise that stays the same within one boot.
     """
     boots = tuple(planned)
+    # The answers of every arm, of the baseline and the control too.
     tasks = tuple(
         ScoringTask(arm=arm, workload=workload.name, top_tokens=workload.top_tokens)
         for workload in calibration
@@ -106,9 +110,11 @@ def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], wo
         for arm in boot.arms
     )
     for boot in boots:
-        is_calibrated = boot.role in _CALIBRATED
-        answers = tuple(name for name in _workload_names(workloads) if _is_to_answer(boot, name)) if is_calibrated else boot.answers
-        scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
+        answers, scores = boot.answers, boot.scores
+        if boot.role in _CALIBRATED:  # these answer every workload: listed anew, the calibration stands at its place in the order
+            answers = tuple(name for name in _workload_names(workloads) if _is_to_answer(boot, name))
+        if scores and boot.role is not Role.DRAFT:
+            scores = (*scores, *tasks)
         yield replace(boot, answers=answers, scores=scores)
 
 
@@ -160,15 +166,17 @@ def further_boots(
     variant. ``servers`` is the number of servers that run at once, side by side.
 
     If servers run in turn, a baseline boot (B) follows every two variant boots (S1, S2), so that each of these has one just before or
-    just after it: after B S1 S2 B come S2 S1 B, S1 S2 B …, and with one variant S B, S B …, which is the fewest. Variants change their
-    order from block to block: steady drift adds as much to one as to the other. Side by side a baseline boot comes first, with as many
-    variants as run at the same time, and their requests alternate.
+    just after it: two variants' layout B S1 S2 B is followed by S2 S1 B, then S1 S2 B. Side by side a baseline boot comes first, with as
+    many variants as run at the same time, and their requests alternate.
     """
     timed = tuple(workload.name for workload in workloads if workload.timed)
+    if not timed:
+        return
     variants_per_baseline = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)
-    baseline_number = 1
-    for number in range(2, boots_of_each + 1) if timed else ():  # the layout has each variant's first boot
-        names = [pair.name for pair in pairs]
+    names = [pair.name for pair in pairs]
+    baseline_number = 1  # the layout has each arm's first boot
+    for number in range(2, boots_of_each + 1):
+        # Backwards in every other block: steady drift of the machine adds as much to one variant as to another.
         block = names if number % 2 else names[::-1]
         for start in range(0, len(block), variants_per_baseline):
             baseline_number += 1
@@ -182,51 +190,51 @@ def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, pl
 
     Boots of the baseline and of variants that answer timed workloads have a counterpart: the same arm of the engine in use (the old one),
     answering the timed workloads alone. If servers run in turn, the order is new, old, old, new …: steady drift of the machine adds as
-    much to one engine as to the other. It begins so that the last old baseline comes after the new one, whose answers are then there to
-    be scored. Side by side the old boot comes second, both are up together, and their requests alternate. The control has no counterpart:
-    each engine's own run shows how much its boots vary.
+    much to one engine as to the other. Side by side the old boot comes second, both are up together, and their requests alternate. The
+    control has no counterpart: each engine's own run shows how much its boots vary. At smoke depth it is the baseline too, and has one.
     """
     boots = tuple(planned)
     timed = frozenset(workload.name for workload in workloads if workload.timed)
-    # A control answers as the baseline too only at smoke depth.
-    with_counterpart = [boot for boot in boots if timed & {*boot.answers} and (boot.also_baseline or boot.role in _OLD_ROLES)]
+    roles = {Role.BASELINE, Role.VARIANT}
+    with_counterpart = [boot for boot in boots if timed & {*boot.answers} and (boot.also_baseline or boot.role in roles)]
     last_baseline = max((place for place, boot in enumerate(with_counterpart) if boot.role is not Role.VARIANT), default=0)
-    # The order flips with each counterpart; this first order puts new before old at the last baseline.
+    # The last old baseline scores the new one's answers, so that the new one has to come first there, and at every second boot before.
     old_comes_first = placement is Placement.IN_TURN and last_baseline % 2 == 1
     for boot in boots:
         if boot not in with_counterpart:
             yield boot
             continue
-        old = Boot(
-            index=0,
-            role=_OLD_ROLES.get(boot.role, Role.OLD_BASELINE),
-            arm=old_arm(BASELINE if boot.also_baseline else boot.arm),
-            answers=tuple(name for name in boot.answers if name in timed),
-            timed=True,
-            number=boot.number,
-        )
+        old = _old_counterpart(boot, tuple(name for name in boot.answers if name in timed))
         yield from (old, boot) if old_comes_first else (boot, old)
         old_comes_first = placement is Placement.IN_TURN and not old_comes_first
+
+
+def _old_counterpart(boot: Boot, timed: tuple[str, ...]) -> Boot:
+    """Return the boot of the same arm of the old engine, answering ``timed``."""
+    if boot.role is Role.VARIANT:
+        return _timed_boot(Role.OLD_VARIANT, old_arm(boot.arm), timed, boot.number)
+    return _timed_boot(Role.OLD_BASELINE, old_arm(BASELINE), timed, boot.number)
 
 
 def add_new_answers(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots, the old engine's last baseline scoring new draws.
 
-    Draws are tokens sampled at a stated temperature: its scores show those of the new baseline to which the old one gives no mass. Scored
-    are untimed workloads with draws, answered before that boot, if the baseline's answers to them are scored anyway. No boot is added for
-    this: without an old baseline the boots stay as they are.
+    Draws are tokens that the new baseline sampled at a stated temperature. The old engine's scores show which of them it would never draw.
+    It scores untimed workloads that are answered before that boot, and scored by the new engine too. Without an old baseline the boots stay
+    as they are.
     """
     boots = tuple(planned)
-    last_old = max((place for place, boot in enumerate(boots) if boot.role is Role.OLD_BASELINE), default=0)
+    old_baselines = [place for place, boot in enumerate(boots) if boot.role is Role.OLD_BASELINE]
+    if not old_baselines:
+        yield from boots
+        return
+    last_old = old_baselines[-1]
     answered = {name for boot in boots[:last_old] if BASELINE in boot.arms for name in boot.answers}
     drawn = {workload.name for workload in workloads if not workload.timed and any(request.draws_as_asked for request in workload.requests)}
     tasks = (task for boot in boots for task in boot.scores if task.arm == BASELINE and task.workload in answered & drawn)
     scores = tuple(dict.fromkeys(tasks))
     for place, boot in enumerate(boots):
-        yield replace(boot, scores=scores) if place == last_old and boot.role is Role.OLD_BASELINE else boot
-
-
-_OLD_ROLES = {Role.BASELINE: Role.OLD_BASELINE, Role.VARIANT: Role.OLD_VARIANT}
+        yield replace(boot, scores=scores) if place == last_old else boot
 
 
 def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Boot:
@@ -238,8 +246,8 @@ def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]
 
     A small-cache boot has a key-value cache too small for the concurrent requests, so that some are preempted. It follows the usual boot of
     the baseline or variant, or takes its place if the usual one has nothing else to do. Scores are taken with the usual cache. The control
-    keeps it too: beside the preempted baseline it shows what preemption alone changes. At smoke depth one boot is both baseline and
-    control; it keeps the usual cache, which saves a boot.
+    keeps it too: beside the preempted baseline it shows what preemption alone changes. At smoke depth one boot, with the control's role, is
+    both: it keeps the usual cache, which saves a boot.
     """
     small_cache_names = {workload.name for workload in workloads if workload.small_cache}
     for boot in planned:
@@ -247,11 +255,12 @@ def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]
         if not small_cache_answers or boot.role not in {Role.BASELINE, Role.VARIANT}:
             yield boot
             continue
+        small_cache_boot = replace(boot, answers=small_cache_answers, scores=(), small_cache=True)
         rest = tuple(name for name in boot.answers if name not in small_cache_names)
-        has_other_work = bool(rest or boot.scores)
-        if has_other_work:
+        if rest or boot.scores:
             yield replace(boot, answers=rest)
-        yield replace(boot, answers=small_cache_answers, probe=boot.probe and not has_other_work, scores=(), small_cache=True)
+            small_cache_boot = replace(small_cache_boot, probe=False)  # the usual boot is probed
+        yield small_cache_boot
 
 
 def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
@@ -261,35 +270,40 @@ def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Itera
     own distribution is wanted. The boots are unchanged unless ``has_scorer``.
     """
     for boot in planned:
-        is_scoring = bool(boot.scores) and boot.role is not Role.DRAFT and has_scorer
-        yield replace(boot, scores=()) if is_scoring else boot
-        if is_scoring:
-            yield Boot(index=0, role=Role.SCORER, arm=SCORER, probe=True, scores=boot.scores)
+        if not boot.scores or boot.role is Role.DRAFT or not has_scorer:
+            yield boot
+            continue
+        yield replace(boot, scores=())
+        # Probed, since the probe finds the route of scoring.
+        yield Boot(index=0, role=Role.SCORER, arm=SCORER, probe=True, scores=boot.scores)
 
 
 def why_needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
     """Return the reason why no verdict needs ``boot`` any more.
 
     ``dead`` are the arms that did not come up: variants, and arms of the old engine by their names ``old.…``. A boot is needless if all
-    variants whose verdicts use its answers or scores are dead. These are, for a draft model, the variants that it scores; for an old
-    variant and for a variant's second boot, the variant of that name; for the control, the scorer and the baseline's second boot, all
-    variants of the plan. The first boots of a baseline, old or new, and of a new variant are always needed. An arm of the old engine that
-    is dead itself is not booted again. Returns an empty string if the boot is needed.
+    variants whose verdicts use its answers or scores are dead, or if it is a further boot of a dead arm of the old engine. Returns an empty
+    string if the boot is needed.
     """
     if boot.role.is_old and boot.arm in dead:
         return f"not booted again: {boot.arm} did not come up"
-    if boot.role is Role.DRAFT:
-        users = {task.arm for task in boot.scores} - {CONTROL}
-    elif boot.role is Role.OLD_VARIANT or (boot.number > 1 and boot.role is Role.VARIANT):
-        users = {arm_of(boot.arm)}
-    elif boot.role in {Role.CONTROL, Role.SCORER} or boot.number > 1:
-        users = {pair.name for pair in plan.pairs}
-    else:
-        return ""
+    users = _users_of(boot, plan)
     if not users or not users <= dead:
         return ""
     names = ", ".join(sorted(users))
     return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
+
+
+def _users_of(boot: Boot, plan: Plan) -> set[str]:
+    """Return the variants whose verdicts use a boot; empty if it is needed anyway."""
+    if boot.role is Role.DRAFT:
+        return {task.arm for task in boot.scores} - {CONTROL}
+    if boot.role is Role.OLD_VARIANT:
+        return {arm_of(boot.arm)}
+    if boot.role is Role.VARIANT:
+        return {arm_of(boot.arm)} if boot.number > 1 else set()
+    is_first_baseline = boot.role in {Role.BASELINE, Role.OLD_BASELINE} and boot.number == 1
+    return set() if is_first_baseline else {pair.name for pair in plan.pairs}
 
 
 def _boots_in_turn(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
@@ -337,11 +351,9 @@ def _workload_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
 
 
 def _scoring_tasks(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
-    """Return the tasks to score every arm's answers to scored workloads.
-
-    ``_is_plain`` requests need few top tokens.
-    """
+    """Return the tasks to score every arm's answers to scored workloads."""
     arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
+    # Few top tokens suffice for a workload whose tokens are all drawn with just the reported probabilities (plain).
     scored = [(workload, all(map(_is_plain, workload.requests))) for workload in workloads if workload.scored]
     return tuple(
         ScoringTask(arm=arm, workload=workload.name, top_tokens=_arm_top_tokens(arm, workload, pairs, is_plain=is_plain))

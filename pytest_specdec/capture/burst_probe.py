@@ -67,7 +67,7 @@ class BurstProbe:
     def _send(self, prompt: int) -> TimedAnswer | None:
         """Return the streamed answer to prompt number ``prompt``.
 
-        Returns None if the server failed or is gone, or if the capture's time is used up.
+        Returns None if the server failed the request or is gone, or if the capture's time is used up.
         """
         left_s = self._server.left_s()
         if not self._server.running or left_s <= 0:
@@ -75,9 +75,11 @@ class BurstProbe:
         body: dict[str, JSON] = {"prompt": _prompt_text(prompt), "max_tokens": _TOKENS, "temperature": 0.0}
         request = Request(id=f"burst-{prompt:02}", route=Route.COMPLETIONS, body=body)
         outcome = self._server.client.send(request, streamed=True, deadline_s=min(_DEADLINE_S, left_s))
-        if outcome.ending is not None:
-            self._server.wait_for_end()
-        return None if outcome.ending else outcome
+        if outcome.ending is None:
+            return outcome
+        # A dying server ends a moment after its connection broke: its end is waited for, so that it does not pass for running.
+        self._server.wait_for_end()
+        return None
 
 
 def _shows_verify_steps(outcome: TimedAnswer) -> bool:

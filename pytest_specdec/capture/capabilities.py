@@ -8,14 +8,18 @@ tokens, or one-token continuations.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import refusals
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
+from pytest_specdec.capture.server import context_limit
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.workloads import add_reasoning
 from pytest_specdec.config.config import Reasoning
+from pytest_specdec.engines import checkpoint
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.captured import CHAT_ROUTE, Capabilities, FeatureSupport
 from pytest_specdec.model.score_flaws import flaw
 from pytest_specdec.model.transcript import ScoringRoute
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.config.config import Config
     from pytest_specdec.model.transcript import Answer, Choice, Position
     from pytest_specdec.model.workload import JSON
 
@@ -71,6 +76,20 @@ _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
 """Sent after everything harmless: top-k has killed speculating servers."""
 
 
+def probe_capabilities(server: ArmServer, config: Config) -> Capabilities:
+    """Return the probed capabilities of a server, and what its engine states under ``config``."""
+    engine = engine_of(config.engine.kind)
+    return replace(
+        CapabilityProbe(server, engine.vocabulary(config), config.reasoning, config.limits.request_s).run(),
+        single_precision=engine.single_precision(config),
+        server=f"{engine.kind} {config.engine.model}",
+        scored_with=engine.scored_with,
+        penalty_window=server.recipe.dialect.penalty_window,
+        context_tokens=context_limit.of(server),
+        positions=checkpoint.describe_positions(config),
+    )
+
+
 class CapabilityProbe:
     """Sends a running server a handful of short requests."""
 
@@ -89,8 +108,8 @@ class CapabilityProbe:
         """Return the capabilities of the arm, tried one by one.
 
         ``_HARMLESS`` and ``_DANGEROUS`` hold the requests by name: the latter have killed speculating servers, and come after the former.
-        Most features are judged by comparison with ``plain``, a greedy answer. A feature that could not be tried is UNKNOWN. The chat route
-        counts as IGNORED if the dialect sends chats to another route.
+        ``plain`` is a greedy answer: a filter to one token gives the same text at any temperature. A feature that could not be tried is
+        UNKNOWN.
         """
         answers = self._send_concurrently(_HARMLESS)
         plain = answers["plain"]
@@ -106,11 +125,12 @@ class CapabilityProbe:
         }
         answers = self._send_concurrently(_DANGEROUS)
         support["top_k"] = _support_by_effect(answers["top_k"], lambda choice: _same_text(choice, plain))
-        raw = self._reports_raw_logprobs(answers["warm"], Capabilities(support=support).route)
+        scoring_route = Capabilities(support=support).route
+        raw = self._reports_raw_logprobs(answers["warm"], scoring_route)  # drawn at a temperature at which raw and processed ones differ
         chat = self._send(Route.CHAT, {**_CHAT, "logprobs": True, "top_logprobs": 1})
         support["chat_logprobs"] = _support_by_effect(chat, lambda choice: bool(choice.logprobs))
         if self._server.recipe.dialect.path(Request(id="probe", route=Route.CHAT, body=_CHAT)) != CHAT_COMPLETIONS:
-            support[CHAT_ROUTE] = FeatureSupport.IGNORED
+            support[CHAT_ROUTE] = FeatureSupport.IGNORED  # the dialect sends chats to another route, as token ids
         # Last: grammars have killed speculating servers too.
         support.update({feature: self._try_format(feature) for feature in _FORMATS})
         return Capabilities(support=support, raw_logprobs=raw, vocabulary=self._vocabulary)
@@ -144,10 +164,8 @@ class CapabilityProbe:
         """Return the support for scoring given tokens by ``route``.
 
         The server is asked to score ``plain``, its own greedy answer. If it reads the token ids as sent, they are its best tokens, but for
-        near-ties. HONOURED needs more than half of them to be, or the first one: that is never a draft token, and so is right even if a
-        variant accepts wrong drafts. Without any scored position it is REFUSED if the engine has no such request or refuses it, else
-        IGNORED. Lists of the scored token alone count as IGNORED, since every token would pass for the best one. Returns UNKNOWN without an
-        answer to score, or if the server fails or denies access.
+        near-ties. Returns UNKNOWN without an answer to score, or if the server fails or denies access, REFUSED if the engine has no such
+        request or refuses it, and IGNORED for a reply without usable scores.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
@@ -155,9 +173,11 @@ class CapabilityProbe:
         if not distribution.positions:
             return FeatureSupport.REFUSED if distribution.refused else FeatureSupport.IGNORED
         if not _have_alternatives(distribution.positions):
-            return FeatureSupport.IGNORED
-        best = [position.top_ids[:1] == (position.token_id,) for position in distribution.positions]
-        return FeatureSupport.HONOURED if best[0] or 2 * sum(best) > len(best) else FeatureSupport.IGNORED
+            return FeatureSupport.IGNORED  # where only the scored token is listed, any token would pass for the best
+        is_best = [position.top_ids[:1] == (position.token_id,) for position in distribution.positions]
+        are_mostly_best = 2 * sum(is_best) > len(is_best)
+        # The first token of an answer is never drafted: it is the best one even if the server accepts wrong drafts after it.
+        return FeatureSupport.HONOURED if is_best[0] or are_mostly_best else FeatureSupport.IGNORED
 
     def _try_stop(self, plain: Answer | None) -> FeatureSupport:
         """Return the support for stop strings, tried on a known answer.
@@ -265,11 +285,10 @@ def _support_for_seeds(first: Answer | None, repeat: Answer | None, other_seed: 
 
 
 def _support_for_sampled_ids(answer: Answer | None) -> FeatureSupport:
-    """Return the support for token ids above temperature 0.
-
-    Returns UNKNOWN for a refused answer: the refusal counts against the seed, not against the ids.
-    """
-    return _support_by_effect(answer, lambda choice: bool(choice.token_ids)) if answer is not None and answer.ok else FeatureSupport.UNKNOWN
+    """Return the support for token ids above temperature 0, by an answer to a request with a seed."""
+    if answer is not None and not answer.ok:
+        return FeatureSupport.UNKNOWN  # the server may have refused the seed, which shows nothing about ids
+    return _support_by_effect(answer, lambda choice: bool(choice.token_ids))
 
 
 def _obeys_schema(choice: Choice) -> bool:

@@ -180,53 +180,51 @@ class Client:
 
         The whole response is read, within ``deadline_s`` seconds and ``max_bytes`` (MAX_BYTES by default). With ``leave_after`` the client
         closes the connection after so many events of a stream. A broken connection, a timeout and a malformed response raise nothing: they
-        are the exchange's ``ending``. A reply of the Responses API that breaks off after its first bytes has none, and is returned as far
-        as it came: :meth:`_parse_response` then asks whether the server is up.
+        are the exchange's ``ending``.
 
         A 429 means that there are too many requests now (RFC 6585): the body is sent again while there is time, not before the reply's
         ``retry-after``. ``limited`` counts these refusals.
         """
         opener = self._create_opener(path, body)
+        # A Responses reply that breaks off is returned as far as it came: it is a failure only if the server turns out to be down.
+        broken_by = _LOST if path == RESPONSES else ()
         until_s, left_s, pause_s, limited = time.monotonic() + deadline_s, deadline_s, _AGAIN_S, 0
         while True:
             with self.busy.count_request(), ExchangeLimits(seconds=left_s, max_bytes=max_bytes or MAX_BYTES) as limits:
                 sent_s = time.monotonic()
                 try:
                     with opener(stream=streamed, timeout=left_s) as response:
-                        received = sse.read(response.iter_bytes(), max_events=leave_after, broken_by=_LOST if path == RESPONSES else ())
+                        received = sse.read(response.iter_bytes(), max_events=leave_after, broken_by=broken_by)
                     exchange = Exchange(
                         sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received, limited=limited
                     )
                 except _FAILURES as error:
-                    failed = Exchange(sent_s=sent_s, done_s=time.monotonic(), status=None, ending=FailureKind.ERROR, limited=limited)
-                    overdue_text = describe_overdue(left_s, limits.parts, body if streamed else {})
-                    exchange = self._describe_failure(failed, error, overdue_text, is_overdue=limits.overdue)
+                    unanswered = Exchange(sent_s=sent_s, done_s=time.monotonic(), status=None, limited=limited)
+                    overdue_text = describe_overdue(left_s, limits.parts, body if streamed else {})  # with the token limit of a stream
+                    exchange = self._failed_exchange(unanswered, error, overdue_text, is_overdue=limits.overdue)
             wait_s = max(pause_s, exchange.retry_after_s)
-            left_s = round(until_s - time.monotonic() - wait_s, 1)
+            left_s = round(until_s - time.monotonic() - wait_s, 1)  # once that wait is over
             if exchange.status != _TOO_MANY or left_s <= 0:
                 return exchange
             time.sleep(wait_s)  # as the server asks for
             pause_s, limited = 2 * pause_s, limited + 1
 
-    def _describe_failure(self, failed: Exchange, error: Exception, overdue_text: str, *, is_overdue: bool) -> Exchange:
-        """Return the failed exchange with the error ending it.
+    def _failed_exchange(self, unanswered: Exchange, error: Exception, overdue_text: str, *, is_overdue: bool) -> Exchange:
+        """Return the exchange with the error that ended it, and its ending.
 
         A request past its time counts as HUNG, with ``overdue_text`` as its error; a lost connection counts as DIED, a reply outside the
         protocol or of a status that is no refusal as ERROR. A refusal is no failure of the server and has no ``ending``.
         """
         if isinstance(error, openai.APIStatusError):
-            return replace(
-                failed,
-                status=error.status_code,
-                error=self._error_message(error),
-                ending=None if is_rejection(error.status_code) else FailureKind.ERROR,
-                retry_after_s=retry_after_s(error.response.headers),
-            )
+            ending = None if is_rejection(error.status_code) else FailureKind.ERROR
+            message, retry_s = self._error_message(error), retry_after_s(error.response.headers)
+            return replace(unanswered, status=error.status_code, error=message, ending=ending, retry_after_s=retry_s)
         if not isinstance(error, _LOST):
-            return replace(failed, error=self.error_text(_describe_malformed(error)))
+            return replace(unanswered, error=self.error_text(_describe_malformed(error)), ending=FailureKind.ERROR)
+        # The connection broke; if the time was used up, this client has closed it itself.
         if is_overdue or isinstance(error, _TIMED_OUT):
-            return replace(failed, error=overdue_text, ending=FailureKind.HUNG)
-        return replace(failed, error=self.error_text(f"connection lost: {error.__cause__ or error!r}"), ending=FailureKind.DIED)
+            return replace(unanswered, error=overdue_text, ending=FailureKind.HUNG)
+        return replace(unanswered, error=self.error_text(f"connection lost: {error.__cause__ or error!r}"), ending=FailureKind.DIED)
 
     def _create_opener(
         self, path: str, body: Mapping[str, JSON], client: openai.OpenAI | None = None
@@ -306,9 +304,9 @@ class Client:
             return _failed_answer(request, pass_index, exchange, self.error_text(data["error"]), FailureKind.ERROR)
         if streamed:
             raise ValueError(_NO_EVENTS)
-        (data,) = self._dialect.answer(request, (data,))  # with its token ids complete
-        steps = self._dialect.steps(data)
-        whole = self._complete_reply(request, responses.parse_body(data, steps))
+        (data,) = self._dialect.answer(request, [data])  # adds token ids; takes a list, since a stream has several chunks
+        parsed = responses.parse_body(data, self._dialect.steps(data))
+        whole = self._complete_reply(request, parsed)  # adds the text and the prompt's ids, if they are missing
         return _timed_answer(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
 
     def _parse_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
@@ -321,16 +319,17 @@ class Client:
         error = next((chunk["error"] for _, chunk in stamped_chunks if chunk.get("error")), None)
         if error is not None:
             return _failed_answer(request, pass_index, exchange, self.error_text(error), FailureKind.ERROR)
-        chunks = self._dialect.answer(request, [chunk for _, chunk in stamped_chunks])
+        chunks = self._dialect.answer(request, [chunk for _, chunk in stamped_chunks])  # adds ids that only the whole stream shows
         stamped_chunks = [(at_s, chunk) for (at_s, _), chunk in zip(stamped_chunks, chunks, strict=True)]
-        if any(event.data == sse.DONE for event in events):
+        has_closing_event = any(event.data == sse.DONE for event in events)
+        if has_closing_event:
             sse.expect_no_text_after_the_end(events)
         elif self._dialect.closing_event or not responses.is_finished(chunks):
             return _failed_answer(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
         steps = next((chunk_steps for chunk in reversed(chunks) if (chunk_steps := self._dialect.steps(chunk))), None)
         counted = (self._dialect.counted(chunk) for chunk in reversed(chunks))
         counters = next((counts for counts in counted if counts is not None), None)
-        # Not None: each chunk is one verify step, so that chunks show the steps.
+        # Where each chunk is one verify step, the steps are read off the chunks, given the most tokens that one drafts.
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
         whole = self._complete_reply(request, responses.parse_stream(chunks, steps, draft_tokens))
         return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped_chunks))
@@ -343,15 +342,16 @@ class Client:
         If the connection broke, a stream is an answer without an end as long as the server is up; anything else counts as a lost
         connection. Raises ValueError if the reply is outside the protocol.
         """
-        is_stream = streamed and not received.body.startswith(b"{")
+        is_stream = streamed and not received.body.startswith(b"{")  # an error may come as one JSON object
         if received.broken and not (is_stream and self._is_up()):
             return _failed_answer(request, pass_index, exchange, f"connection lost: {received.broken}", FailureKind.DIED)
         stamped = list(sse.objects(received.events())) if is_stream else [(exchange.done_s, received.json())]
         failure = next((failure for _, data in stamped if (failure := response_events.read_failure(data))), None)
         if failure is not None:
             return _failed_answer(request, pass_index, exchange, self.error_text(failure), FailureKind.ERROR)
-        if streamed and not is_stream:
+        if streamed and not is_stream:  # one JSON object that is no error
             raise ValueError(_NO_EVENTS)
+        # Those of the last event with any count the whole answer.
         counters = next((counts for _, data in reversed(stamped) if (counts := self._dialect.counted(data)) is not None), None)
         if not is_stream:
             return _timed_answer(request, pass_index, exchange, response_events.parse_body(stamped[0][1]), counters=counters)

@@ -33,16 +33,17 @@ class Completeness:
         """
         self._plan = plan
         self._version = version
-        self._old_version = ""
+        self._old_version = ""  # of the old engine, compared within one capture; empty before its first server
         self._answered: set[tuple[str, str]] = set()
         self._scored: set[tuple[int, str, str]] = set()
         self._answer_gaps: dict[tuple[str, str], str] = {}
         self._score_gaps: dict[tuple[int, str, str], str] = {}
         self._boot_errors: dict[int, str] = {}
-        self._lasting = False  # whether a boot's error would end the same command again
+        self._lasting = False  # whether a boot had an error that comes again with the same command, as of a wrong setting
         initial = earlier or Status(state=State.RUNNING)
         self._earlier_served = {time.boot: time for time in initial.served}
         self._served: dict[int, BootTime] = {}
+        """By boot: its times in this capture. ``_rates``, those for later estimates, stay the earlier ones if these show too little."""
         self._boots, self._restarts, self._wall_s, self._rates = initial.boots, initial.restarts, initial.wall_s, initial.rates
         self._warnings: dict[str, None] = dict.fromkeys(initial.warnings)
         self._lock = threading.Lock()

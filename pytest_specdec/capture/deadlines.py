@@ -50,8 +50,9 @@ class Deadlines:
         says that other servers of the capture may answer at the same time.
         """
         self._limit = Deadline(seconds=limit_s)
-        self._paced = paced and baseline is None
-        self._floor_s = COMPILING_S if shares_machine else FLOOR_S
+        self._uses_own_pace = paced and baseline is None
+        self._least_s = COMPILING_S if shares_machine else FLOOR_S
+        """Seconds that every answer gets: compiling takes long while other servers use the machine."""
         self._baseline = {} if baseline is None else {answer.key: answer for answer in baseline.answers if answer.ok}
         self._pace_s = 0.0
         """Seconds per token read or written, of the slowest answer so far."""
@@ -64,16 +65,16 @@ class Deadlines:
     def deadline_of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
         """Return the deadline of one request, with the reason for it.
 
-        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. Any deadline but the limit is at least
-        :data:`FLOOR_S` (10 s) and five times ``slowest_s``. It is at least :data:`COMPILING_S` (60 s), since kernels may be compiled,
-        before the arm's first answer, by its own pace, and beside other servers. The reason is empty if the deadline is the limit itself.
+        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The reason is empty if the deadline is the limit.
         """
-        least_s = max(self._floor_s, _SLOWER * slowest_s) if slowest_s else COMPILING_S
+        # Kernels may be compiled before the first answer; later ones may take five times as long as the slowest.
+        least_s = max(self._least_s, _SLOWER * slowest_s) if slowest_s else COMPILING_S
         answer = self._baseline.get((request.id, pass_index))
         if answer is not None and (needed_s := _needed_s(request, answer)):
             return self._cap_at_limit(max(least_s, FACTOR * needed_s), f"the baseline needed {needed_s:.2g} s")
-        if self._paced and self._pace_s:
+        if self._uses_own_pace and self._pace_s:
             needed_s = self._pace_s * _estimate_tokens(request)
+            # Other requests of this arm may still need kernels to be compiled.
             return self._cap_at_limit(max(COMPILING_S, least_s, FACTOR * needed_s), f"at this arm's pace it needs {needed_s:.2g} s")
         return self._limit
 

@@ -233,15 +233,15 @@ def count_needed(config: Config, *, accelerators: bool) -> int:
 def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
     """Yield the footprints, the devices and memory taken, of a config's servers.
 
-    For each engine, an old one too, they are those of its largest arm and of its draft model, with the usual arguments and, if there are
-    any, with those for speed. The scorer's comes last.
+    Of each engine, an old one too, they are that of its largest arm and that of a draft model served alone.
     """
-    for build in config.builds.values():
-        speed_args = [merge(build.engine.args, build.speed.args)] if build.speed else []
-        for args in (build.engine.args, *speed_args):
-            arms = replace(build, engine=replace(build.engine, args=args))
-            # The draft model's server alone: the settings under `draft` stand in the baseline's place.
-            draft = replace(arms, variants=(), baseline=build.draft, stack=())
+    for build_config in config.builds.values():
+        engine, speed = build_config.engine, build_config.speed
+        speed_args = [merge(engine.args, speed.args)] if speed else []
+        for args in (engine.args, *speed_args):
+            arms = replace(build_config, engine=replace(engine, args=args))
+            # As a config whose only arm is the baseline, with the settings under `draft` as its own.
+            draft = replace(arms, variants=(), baseline=build_config.draft, stack=())
             yield _footprint(arms, accelerators=accelerators)
             yield _footprint(draft, accelerators=accelerators)
     if config.scorer:
@@ -262,12 +262,15 @@ def _footprint(config: Config, *, accelerators: bool) -> Footprint:
 def _count_to_hold(config: Config, visible: int) -> int:
     """Return how many of the ``visible`` devices to hold for servers.
 
-    It is the number that the largest server takes. All are held if the config places its servers itself, if one of these may take others
-    than the first ones that it sees, or if the engine does not state which share of a device it takes: it may then use any, or none.
+    It is the number that the largest server takes, or all if it is unknown which ones the servers will use.
     """
     footprints = tuple(_footprints(config, accelerators=True))
-    if why_in_turn(config) or any(footprint.device_share is None or not footprint.takes_first for footprint in footprints):
-        return visible
+    if why_in_turn(config):
+        return visible  # the servers cannot be given devices, as if the config names theirs
+    if not all(footprint.takes_first for footprint in footprints):
+        return visible  # one may take others than the first devices that it sees
+    if any(footprint.device_share is None for footprint in footprints):
+        return visible  # the engine does not state what it takes
     return max(footprint.devices for footprint in footprints) or visible
 
 
@@ -293,13 +296,13 @@ def available(stated: int | tuple[str, ...] | None) -> AvailableDevices:
     """Return the devices that a session may use.
 
     ``stated`` is ``limits.devices`` of the config: a number of devices, or their names. None leaves all that CUDA_VISIBLE_DEVICES or
-    HIP_VISIBLE_DEVICES leave. A number on a machine without devices is one of places for servers on the CPU. Raises ConfigError if a
-    stated device is not there.
+    HIP_VISIBLE_DEVICES leave. Raises ConfigError if a stated device is not there.
     """
     visible = _visible()
     if stated is None:
-        return AvailableDevices(devices=visible, accelerators=True)
+        return AvailableDevices(devices=visible, accelerators=True)  # maybe of no devices
     if isinstance(stated, int) and not visible:
+        # A machine without accelerators: so many servers may run on its CPU at once, each in a place of its own.
         places = tuple(Device(name=str(number), lock=f"place-{number}") for number in range(stated))
         return AvailableDevices(devices=places, accelerators=False)
     if isinstance(stated, int):
@@ -320,31 +323,31 @@ def _find(name: str, visible: Sequence[Device]) -> Device | None:
 
     ``name`` is a number, a UUID or the beginning of one.
     """
-    lock = _uuid(name, environment.uuids())
-    return next((device for device in visible if device.name == name or device.lock == lock), None)
+    uuid = _uuid(name, environment.uuids())  # ``name`` itself if no device has such a UUID
+    return next((device for device in visible if device.name == name or device.lock == uuid), None)  # a lock is named by the UUID
 
 
 @contextmanager
 def hold(config: Config, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
     """Hold the devices for a config's servers while the block runs.
 
-    They are the first free ones of those visible, and this process sees no others meanwhile. If :func:`_count_to_hold` wants all, or this
-    process was started with devices locked for it (``leased``), all visible ones are held but for those locked already. ``heartbeat`` is
-    called during a wait, and ``say`` gets a line about who is waited for. Raises LeaseError after ``wait_s`` seconds of one holder.
+    They are the first free ones of those visible, and this process sees no others meanwhile; or all visible ones, if the servers may need
+    them. ``heartbeat`` is called during a wait, and ``say`` gets a line about who is waited for. Raises LeaseError after ``wait_s``
+    seconds of one holder.
     """
+    # Devices that were locked for this process when it was started: all that it sees are for its servers then.
     leased, visible = set(os.environ.get(_LEASED, "").split(",")), _visible()
     lock_names = tuple(dict.fromkeys(device.lock for device in visible))
-    is_leased = not leased.isdisjoint(lock_names)
-    most = len(lock_names)
-    count = most if is_leased or most <= 1 else _count_to_hold(config, most)
-    with ExitStack() as stack:
-        if count < most:
-            held = stack.enter_context(locks.some_devices(lock_names, count, wait_s, heartbeat, say))
+    is_leased, visible_count = not leased.isdisjoint(lock_names), len(lock_names)
+    count = visible_count if is_leased or visible_count <= 1 else _count_to_hold(config, visible_count)
+    with ExitStack() as held_locks:
+        if count < visible_count:
+            held = held_locks.enter_context(locks.some_devices(lock_names, count, wait_s, heartbeat, say))
             by_lock = {device.lock: device for device in reversed(visible)}  # reversed: of two names of one device the first counts
-            stack.enter_context(set_in_environment(_variables([by_lock[name] for name in held])))
+            held_locks.enter_context(set_in_environment(_variables([by_lock[name] for name in held])))
         else:
             for name in sorted(set(lock_names) - leased):  # in one order, so that no two processes wait for each other
-                stack.enter_context(locks.device(name, wait_s, heartbeat, say))
+                held_locks.enter_context(locks.device(name, wait_s, heartbeat, say))
         yield
 
 

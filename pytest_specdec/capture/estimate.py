@@ -67,7 +67,7 @@ class EstimatedStep:
     def added_s(self) -> float:
         """Seconds that add up over concurrent boots; 0 for a step that overlaps others.
 
-        Answers and probes of all boots share one machine.
+        Answers and probes of all boots share one machine. Servers start at the same time, and score while others answer.
         """
         return self.seconds if self.kind in {StepKind.ANSWERING, StepKind.PROBING} else 0.0
 
@@ -110,39 +110,41 @@ def seconds(planned: Sequence[EstimatedStep]) -> float:
 def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> float:
     """Return the seconds of all steps with ``servers`` booting at once.
 
-    They are fewer than the sum: boots overlap, though each further one delays the others (``_CROWDED``), and scoring runs while other arms
-    answer, so that it counts for nothing. Answers share one machine, so that their times add up.
+    They are fewer than the sum, since boots overlap, and scoring runs while other arms answer.
     """
     boots = [step.seconds for step in planned if step.kind is StepKind.BOOTING]
     waves = [boots[start : start + servers] for start in range(0, len(boots), servers)]
+    # A wave takes as long as its slowest boot, and each further boot in it adds a fifth to that.
     booting_s = sum(max(wave) * (1 + _CROWDED * (len(wave) - 1)) for wave in waves)
-    return booting_s + sum(step.added_s for step in planned)
+    return booting_s + sum(step.added_s for step in planned)  # of answers and probes, 0 for other steps
 
 
 def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
     """Return the rates measured in a capture of ``plan``.
 
-    With these rates the estimate of ``plan`` would have been right. Returns None if less than half of the plan was done, by the estimate:
-    that is too little to predict the next plan. ``done_s`` are the seconds that completed steps took, ``readiness_s`` those of starts by
-    the boot's index, ``wall_s`` those of the whole capture. Timed answers may have a rate of their own.
+    Each is the planned rate, times the estimated seconds of what was done by it over the seconds taken. Returns None if less than half of
+    the plan was done, by the estimate. ``done_s`` are the seconds that completed steps took, ``readiness_s`` those of starts by the boot's
+    index, ``wall_s`` those of the whole capture.
     """
     rates = plan.rates
     planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.kind in _MEASURED_STEPS]
     done_steps = [step for step in planned if step in done_s or (step.kind is StepKind.BOOTING and step.boot in readiness_s)]
     if not readiness_s or seconds(done_steps) < _MOSTLY * seconds(planned):
-        return None
-    if plan.servers > 1:
+        return None  # too little to predict the next plan
+    if plan.servers > 1:  # steps overlap then, so that the seconds of each show no rate
         return _rates_side_by_side(plan, done_steps, median(readiness_s.values()), wall_s)
     scored = [step for step in done_s if step.kind is StepKind.SCORING]
     answered = [step for step in done_s if step.kind is StepKind.ANSWERING]
+    # Timed answers have a rate of their own if the config has settings for speed that slow them down.
     at_timed_rate = [step for step in answered if step.timed and rates.timed_tokens_per_s is not None]
+    at_usual_rate = [step for step in answered if step not in at_timed_rate]
     boot_times_s = [readiness_s[boot.index] for boot in plan.boots if boot.index in readiness_s and not boot.attached]
     return replace(
         rates,
         source=_MEASURED,
         known=True,
         boot_s=round(median(boot_times_s), 1) if boot_times_s else rates.boot_s,
-        tokens_per_s=_correct_rate(rates.tokens_per_s, [step for step in answered if step not in at_timed_rate], done_s),
+        tokens_per_s=_correct_rate(rates.tokens_per_s, at_usual_rate, done_s),
         timed_tokens_per_s=rates.timed_tokens_per_s and _correct_rate(rates.timed_tokens_per_s, at_timed_rate, done_s),
         scored_tokens_per_s=_correct_rate(rates.scored_tokens_per_s, scored, done_s),
     )
@@ -161,15 +163,17 @@ def _correct_rate(rate: float, done: Sequence[EstimatedStep], done_s: Mapping[Es
 def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: float, wall_s: float) -> Rates:
     """Return the rates measured in a capture with concurrent servers.
 
-    Steps that overlap do not add up, so that the wall time is divided instead: what the starts leave of it counts as the time of the
-    answers, at least a second. The planned rates are multiplied by their estimate over that time. ``readiness_s`` is the median time of a
-    start.
+    Steps overlap, so that their times do not add up to ``wall_s``, the time of the capture. What the starts leave of it counts as the time
+    of the answers. The rate of scoring stays as planned: scores are taken while others answer. ``readiness_s`` is the median time of a
+    start, slowed down by those beside it; ``done`` are the steps done.
     """
-    # Of one server alone: concurrent boots delay each other, which seconds_side_by_side adds again.
-    boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
+    rates = plan.rates
+    delay = 1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1)  # each concurrent start takes so many times as long
+    boot_s = readiness_s / delay  # of one server alone
     booting_s = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.kind is StepKind.BOOTING], plan.servers)
-    answering_s = sum(step.seconds for step in done if step.kind is StepKind.ANSWERING)
-    factor, rates = answering_s / max(wall_s - booting_s, 1.0), plan.rates
+    estimated_s = sum(step.seconds for step in done if step.kind is StepKind.ANSWERING)
+    taken_s = max(wall_s - booting_s, 1.0)
+    factor = estimated_s / taken_s  # how much faster answers came than planned
     return replace(
         rates,
         source=_MEASURED,
@@ -220,18 +224,18 @@ def _boot_steps(
 def _answering_s(workload: Workload, rates: Rates) -> float:
     """Return the estimated seconds of all passes of a workload.
 
-    Every answer is taken to be as long as its token limit. Concurrent answers are sped up by only ``rates.scaling`` of their number, and no
-    pass ends before its longest answer does. Long prompts are read at the rate of scoring, which reads them too; the time for shorter
-    prompts is part of the rates.
+    Every answer is taken to be as long as its token limit. The time for short prompts is part of the rates.
     """
     limits = _token_limits(workload)
-    concurrent_answers = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
     passes = workload.passes + (1 if workload.timed else 0)  # timed workloads warm up first
     if workload.timed and rates.timed_tokens_per_s is not None:
-        answering_s = sum(limits) / rates.timed_tokens_per_s
+        answering_s = sum(limits) / rates.timed_tokens_per_s  # the rate of all concurrent answers together
     else:
-        answering_s = max(sum(limits) / concurrent_answers, max(limits, default=0)) / rates.tokens_per_s
-    return passes * (answering_s + sum(map(long_prompt, workload.requests)) / rates.scored_tokens_per_s)
+        # N concurrent answers are faster than one by ``scaling`` * N only, and no pass ends before its longest answer does.
+        speed_up = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
+        answering_s = max(sum(limits) / speed_up, max(limits, default=0)) / rates.tokens_per_s
+    long_prompt_tokens = sum(map(long_prompt, workload.requests))
+    return passes * (answering_s + long_prompt_tokens / rates.scored_tokens_per_s)  # scoring reads prompts at that rate too
 
 
 def _scoring_s(workload: Workload, rates: Rates) -> float:

@@ -31,7 +31,9 @@ def again_s(plan: Plan) -> float:
     if plan.depth is Depth.SMOKE or not counted:
         return 0.0
     workloads = {name: plan.workload(name) for name in sorted(counted)}
-    return ROUNDS * extend(plan, workloads, [pair.name for pair in plan.pairs], rounds(plan) + 1, again=counted).estimate_s
+    # ``again``: each of these workloads is sent once more, without new requests.
+    next_round = extend(plan, workloads, [pair.name for pair in plan.pairs], rounds(plan) + 1, again=counted)
+    return ROUNDS * next_round.estimate_s  # of that round alone
 
 
 def rounds(plan: Plan) -> int:
@@ -56,22 +58,22 @@ def base(plan: Plan) -> Plan:
 def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int, *, again: Collection[str] = ()) -> Plan:
     """Return ``plan`` with one more round of requests, number ``round_``.
 
-    Each workload in ``deepest`` (its whole list of requests, by name) gets as many more requests as were sent already, for the variants
-    ``pairs``. Workloads named in ``again`` send the same requests again, concurrent as before, each after a line with the number of the
-    round: a fault then comes back, but a harmless difference that kernels repeat at the same prefix is not counted twice.
+    Each workload in ``deepest`` gets as many more requests as were sent already, for the variants ``pairs``. ``deepest`` has them by name,
+    each with the whole list of requests that can be sent. Workloads named in ``again`` send the same requests again.
 
-    A plan that has this round already is returned as it is. Every round boots the variants, one baseline and the draft models once. The
-    plan's ``extensions`` list the added workloads by the name of the one that they add to. The estimated
-    seconds are those of the new round.
+    Every round boots the variants, one baseline and the draft models once. The plan's ``extensions`` list the added workloads by the name
+    of the one that they add to. The estimated seconds are those of the new round.
     """
     if rounds(plan) >= round_:
-        return plan
-    added = [
-        repeat(plan.workload(name), round_)
-        if name in again
-        else extend_requests([plan.workload(sent_name) for sent_name in (name, *plan.extensions.get(name, ()))], whole, round_)
-        for name, whole in deepest.items()
-    ]
+        return plan  # it has this round already
+    added = []
+    for name, whole in deepest.items():
+        if name in again:
+            # Each prompt begins with the round's number: a fault comes back, but not what kernels do at exactly the same prefix.
+            added.append(repeat(plan.workload(name), round_))
+        else:
+            sent = [plan.workload(sent_name) for sent_name in (name, *plan.extensions.get(name, ()))]
+            added.append(extend_requests(sent, whole, round_))
     boots = _boots_for(plan, added, pairs)
     extensions = {**plan.extensions}
     for name, workload in zip(deepest, added, strict=True):

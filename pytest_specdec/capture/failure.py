@@ -52,15 +52,16 @@ class Failure:
         self._number = number
         server_end = self._describe_end(failed)
         self._requests = {outcome.answer.key: self._create_server_failure(outcome, server_end, recurred=None) for outcome in failed}
-        self._with_others: ServerFailure | None = None
+        self._joint_recurrence: ServerFailure | None = None
+        """A second failure that needed other requests: those of a group, or one right before; None without one."""
 
     @property
     def server_failures(self) -> tuple[ServerFailure, ...]:
-        """One server failure per request in flight, in their order.
+        """The server failure of each request in flight, in their order.
 
-        A failure that recurred in a group, or after another request, comes last, with the first of these requests.
+        If the server failed again in a group of requests, or right after another one, that second failure comes last.
         """
-        return (*self._requests.values(), *([self._with_others] if self._with_others else []))
+        return (*self._requests.values(), *([self._joint_recurrence] if self._joint_recurrence else []))
 
     @property
     def is_explained(self) -> bool:
@@ -90,13 +91,13 @@ class Failure:
         It replaces the larger group recorded before, so that the smallest one remains. ``outcome`` is the first failed answer of the group,
         whose server failure is returned.
         """
-        self._with_others = self._create_server_failure(outcome, self._describe_end([outcome]), recurred=True, group=tuple(group))
-        return self._with_others
+        self._joint_recurrence = self._create_server_failure(outcome, self._describe_end([outcome]), recurred=True, group=tuple(group))
+        return self._joint_recurrence
 
     def record_recurrence_after(self, outcome: TimedAnswer, predecessor: str) -> None:
         """Record another failure of a request sent right after ``predecessor``."""
         failure = self._create_server_failure(outcome, self._describe_end([outcome]), recurred=True)
-        self._with_others = replace(failure, after=predecessor)
+        self._joint_recurrence = replace(failure, after=predecessor)
 
     def _describe_end(self, failed: Sequence[TimedAnswer]) -> str:
         """Return how the server ended, in words, after a short wait.
@@ -130,13 +131,14 @@ class Failure:
 def find_silent_end(server: ArmServer, number: int, answers: Sequence[Answer]) -> ServerFailure | None:
     """Return the end of a server that failed no request.
 
-    Such is the end of a server after its last answer, or of a rank that a router passes over. It belongs to no request, and is recorded
+    Such is the end of a server after its last answer, or of one of its processes to which a router sends nothing any more. It is recorded
     with the last of ``answers``, as failure ``number``. Returns None if the server runs, was ended here, or has answered nothing.
     """
-    done_s = {answer.key: answer.timing.done_s for answer in answers if answer.timing is not None}
-    if not done_s or not server.has_ended_silently:
+    timed = [(answer.timing.done_s, answer) for answer in answers if answer.timing is not None]
+    if not timed or not server.has_ended_silently:
         return None
-    last = next(answer for answer in answers if answer.key == max(done_s, key=lambda key: done_s[key]))
+    _, last = max(timed, key=lambda done_s_and_answer: done_s_and_answer[0])
+    # As if that request had failed: this reads the server's end and log. Then it is marked as answered all the same.
     (failure,) = Failure(server, number, [TimedAnswer(answer=last, ending=FailureKind.DIED)]).server_failures
     return replace(failure, answered=True, process=f"{failure.process}, noticed after the last answer")
 

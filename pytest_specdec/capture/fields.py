@@ -81,8 +81,10 @@ def finite_number(value: JSON) -> float | None:
 
     Beyond 1e39 none counts as finite: no number of single precision lies there, and a JSON integer of any size may not fit into a float.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= -LOWEST
-    return float(value) if is_number and isinstance(value, (int, float)) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    highest = -LOWEST  # 1e39
+    return float(value) if abs(value) <= highest else None
 
 
 def finite_numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:

@@ -26,21 +26,23 @@ def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequ
     Each is sent alone. If none fails again, they are sent together, and then after earlier requests (:class:`GroupReplay`).
 
     ``failed`` are the requests that the server failed, with their outcomes; ``jobs`` are all requests that were sent with these. They go
-    to a fresh server; if there may be none, nothing is sent, and a server that did more than answer 5xx is ended. A calibration, which
-    measures noise and gets no verdict, is only retried once. Until its replay is answered, each failed request is recorded as unanswered.
+    to a fresh server; if there may be none, nothing is sent. Of a calibration, which measures noise and gets no verdict, only the first one
+    is sent again. Until its replay is answered, each failed request is recorded as unanswered.
     """
+    failed_jobs, outcomes = [job for job, _ in failed], [outcome for _, outcome in failed]
     if sender.workload.calibrates:
-        _retry_calibration(sender, failed[0][0], [outcome for _, outcome in failed])
+        _retry_calibration(sender, failed_jobs[0], outcomes)
         return
-    failure, group = sender.create_failure([outcome for _, outcome in failed]), _concurrent_jobs(sender, jobs, failed)
-    predecessors = _preceding_jobs(sender, [outcome for _, outcome in failed])
+    failure = sender.create_failure(outcomes)
+    # Read before anything is sent again: what was in flight with the failed requests, and what came right before them.
+    group, predecessors = _concurrent_jobs(sender, jobs, failed), _preceding_jobs(sender, outcomes)
     for job, outcome in failed:
         sender.set_aside(job, f"in flight when the server failed: {outcome.answer.error}")
     try:
         if sender.server.may_replay and sender.restart():
-            GroupReplay(sender=sender, failure=failure).run([job for job, _ in failed], group, predecessors)
+            GroupReplay(sender=sender, failure=failure).run(failed_jobs, group, predecessors)
         else:
-            terminate_unless_only_errors(sender.server, [outcome for _, outcome in failed])
+            terminate_unless_only_errors(sender.server, outcomes)
     finally:
         sender.server_failures += failure.server_failures
 
@@ -48,27 +50,26 @@ def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequ
 def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]) -> None:
     """Send one failed request of a calibration again, or give up.
 
-    The request ``first`` goes to a fresh server; a server that only answered 5xx is used again. If it fails again, or if a later request
-    does, the rest of the calibration stays unanswered.
-
-    No verdict is given on a calibration. Replaying every failed request would use up the restarts and lower the concurrency of judged
-    workloads, which find the fault as well.
+    Only the request ``first`` is sent, and only after the calibration's first failure: else the rest of it stays unanswered. No verdict is
+    given on a calibration. Replaying every failed request would use up the restarts and lower the concurrency of judged workloads, which
+    find the fault as well.
     """
     is_first_failure, failure = not sender.server_failures, sender.create_failure(failed)
     try:
+        # A server that only answered 5xx still runs, and is used again.
         if is_first_failure and sender.server.may_replay and (failure.is_error_only or sender.restart()):
             replayed = sender.send(first)
             if replayed.ending is None:
                 sender.keep(first, replayed)
                 failure.record_answer(replayed)
-                return
+                return  # the calibration goes on
             failed = [replayed]
         terminate_unless_only_errors(sender.server, failed)
         for job in sender.jobs(sender.workload.passes):
             if job.key not in sender.outcomes:
                 sender.set_aside(job, f"unanswered, since the server failed in the calibration: {failed[0].answer.error}")
     finally:
-        sender.server_failures += failure.server_failures
+        sender.server_failures += failure.server_failures  # the next failure is then not the first
 
 
 def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
@@ -147,16 +148,17 @@ class GroupReplay:
     def _replay_group(self, group: Sequence[Job]) -> None:
         """Send the group at once, and limit concurrency if it fails.
 
-        It is sent to this server and, if that answers, to a fresh one. If either fails, the arm gets no more requests at a time from then
-        on than its server survives.
-
-        If the first failure was a 5xx from a server that went on running, the second try is left out: the restart is saved for a death in
-        the same workload. A group of one request was replayed alone already.
+        It is sent to this server, which has answered its requests one by one, and if that answers, to a fresh one. If either fails, the
+        arm gets no more requests at a time from then on than its server survives.
         """
         if len(group) == 1:
-            return
+            return  # it was replayed alone
         server, sender = self.sender.server, self.sender
-        if self._fails_together(group) or (not self.failure.is_error_only and sender.restart() and self._fails_together(group)):
+        fails = self._fails_together(group)
+        # After mere 5xx, from a server that goes on, the restart is saved for a death in the same workload.
+        if not fails and not self.failure.is_error_only and sender.restart():
+            fails = self._fails_together(group)
+        if fails:
             server.max_in_flight = self._max_survived(group)
             sender.reporter.say(f"{server.max_in_flight} requests at a time from here on: the server fails with more in flight")
 

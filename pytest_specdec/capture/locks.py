@@ -226,13 +226,14 @@ def shared(
 ) -> Iterator[None]:
     """Hold the machine together with captures measuring no speed.
 
-    Any number of captures may share it, but usually none enters while another waits to hold the machine alone, in the queue. With
-    ``skip_queue`` it does. That is for work that a holder of the machine waits for: the capture in the queue waits for that holder, and all
-    three would deadlock. Raises LeaseError if a capture that measures speed holds the machine for ``wait_s`` seconds.
+    Any number of captures may share it. A capture that waits to hold it alone holds the queue meanwhile, and those that come later wait
+    until it is done: else it might wait for ever. ``skip_queue`` is for work that a holder of the machine waits for: that work would wait
+    for the capture in the queue, which waits for the holder. Raises LeaseError if a capture that measures speed holds the machine for
+    ``wait_s`` seconds.
     """
-    queue = _hold(_machine_lock("machine-queue"), fcntl.LOCK_SH, wait_s, heartbeat, say)  # as in exclusive, and left at once
+    queue = nullcontext() if skip_queue else _hold(_machine_lock("machine-queue"), fcntl.LOCK_SH, wait_s, heartbeat, say)
     with ExitStack() as stack:
-        with nullcontext() if skip_queue else queue:
+        with queue:  # left once the machine is held
             stack.enter_context(_hold(_machine_lock("machine"), fcntl.LOCK_SH, wait_s, heartbeat, say))
         yield
 

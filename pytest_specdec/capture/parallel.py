@@ -52,17 +52,18 @@ class BootWaves:
 def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
-    The servers that score (``staying``) stay up through all waves, as long as one more server fits beside these. A draft model that does
-    not fit comes after the boots whose tokens it scores. Further boots of an arm, numbered from 2 and for speed only, come in waves of
-    their own. A boot of the old engine that scores does so at the end of its wave.
+    The servers that score (``staying``) stay up through all waves, as long as one more server fits beside these. Further boots of an arm,
+    numbered from 2 and for speed only, come in waves of their own. A boot of the old engine stays for no other wave, even if it scores.
     """
     further = [boot for boot in boots if boot.number > 1]
     first_boots = [boot for boot in boots if boot.number == 1]
     scoring = [boot for boot in first_boots if boot.scores and not boot.role.is_old]
-    staying = tuple(scoring if len(first_boots) <= servers else scoring[: max(1, servers - 1)])
-    changing = [boot for boot in first_boots if boot not in scoring] + [boot for boot in scoring if boot not in staying]
+    all_fit = len(first_boots) <= servers
+    staying = scoring if all_fit else scoring[: max(1, servers - 1)]  # one place is left for the others, in turn
+    # A draft model that cannot stay comes last, after the boots whose tokens it scores.
+    changing = [boot for boot in first_boots if boot not in scoring] + scoring[len(staying) :]
     waves = tuple(_fill_waves(changing, max(1, servers - len(staying))))
-    return BootWaves(staying=staying, waves=waves or ((),), further=tuple(_group_by_baseline(further)))
+    return BootWaves(staying=tuple(staying), waves=waves or ((),), further=tuple(_group_by_baseline(further)))
 
 
 def _fill_waves(boots: Sequence[Boot], room: int) -> Iterator[tuple[Boot, ...]]:
@@ -98,30 +99,26 @@ _END_S = 30.0
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all boots, at most ``plan.servers`` at once, in waves.
 
-    The further boots for speed run once all other servers have ended. A wave has no boots that no verdict needs any more. A boot that fails
+    The servers that score stay up through all waves. The further boots for speed run once all other servers have ended. A boot that fails
     does not stop the others, unless it is the baseline or control that scores, without which nothing is judged.
     """
     planned = boot_waves(boots, recipes.plan.servers)
     workers = _Workers(reporter)
+
+    def run_wave(boots_of_wave: Sequence[Boot], starting: Sequence[_Worker], staying: Sequence[_Worker]) -> None:
+        """Boot a wave's servers, with those ``starting`` to stay, and stop all that do not stay."""
+        needed = [boot for boot in boots_of_wave if not workers.is_needless(boot, recipes, completeness)]
+        changing = [_create_worker(boot, recipes, reporter, completeness) for boot in needed]
+        _Wave(workers, coming=[*starting, *changing], staying=staying).run()
+        workers.run(_workers_up(changing), _Worker.stop)
+
     staying = [_create_worker(boot, recipes, reporter, completeness) for boot in planned.staying]
     try:
         for number, wave in enumerate(planned.waves):
-            coming = [
-                _create_worker(boot, recipes, reporter, completeness)
-                for boot in wave
-                if not workers.is_needless(boot, recipes, completeness)
-            ]
-            _Wave(workers, coming=(staying if number == 0 else []) + coming, staying=staying).run()
-            workers.run(_workers_up(coming), _Worker.stop)
+            run_wave(wave, staying if number == 0 else [], staying)  # those that stay boot with the first wave, and score in all
         workers.run(_workers_up(staying), _Worker.stop)
         for wave in planned.further:
-            coming = [
-                _create_worker(boot, recipes, reporter, completeness)
-                for boot in wave
-                if not workers.is_needless(boot, recipes, completeness)
-            ]
-            _Wave(workers, coming=coming, staying=()).run()
-            workers.run(_workers_up(coming), _Worker.stop)
+            run_wave(wave, [], [])
     finally:
         workers.kill()
 
@@ -159,15 +156,15 @@ class _Worker:
     def score(self) -> None:
         """Score the answers given so far, by tasks not done yet.
 
-        A task is one arm's answers to one workload. The queue scores answers as they come, and is drained first. Tasks begun before are
-        skipped, so that this may be called after every wave.
+        A task is one arm's answers to one workload. Tasks begun before are skipped, so that this may be called after every wave.
         """
-        self.queue.drain()
+        self.queue.drain()  # of the answers that it scores while their arms give others
         for task in self.boot.scores:
             key = (task.arm, task.workload)
             if key not in self.scored and self.session.completeness.has_answers(*key):
                 self.scored.add(key)
-                self.session.score(task, self.queue.scoring(task.workload))
+                scorer = self.queue.scoring(task.workload)  # the same that the queue used: it holds the scores so far
+                self.session.score(task, scorer)
 
 
 def _create_worker(boot: Boot, recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> _Worker:
@@ -317,11 +314,12 @@ class _Wave:
     def _measure(self) -> None:
         """Send the timed workloads, one arm taking turns with the others.
 
-        Nothing else runs meanwhile. The alternation makes drift of the machine affect all arms alike. A runner sends one workload as one
-        arm, request by request. Arms that have failed are left out.
+        Nothing else runs meanwhile. The alternation makes drift of the machine affect all arms alike. Servers that stay from an earlier
+        wave have answered their timed workloads there.
         """
         sessions = [worker.session for worker in _workers_up(self._coming)]
         for name in dict.fromkeys(workload.name for session in sessions for _, workload in session.workloads(timed=True)):
+            # One runner sends the workload as one arm; a server may be two, baseline and control. Servers that have failed are left out.
             runners = [
                 (worker, worker.session.runner(arm, workload))
                 for worker in _sound_workers(self._coming)

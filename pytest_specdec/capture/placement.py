@@ -76,7 +76,7 @@ def attached_arms(config: Config) -> frozenset[str]:
 def _placement_with_attached_servers(config: Config) -> MachinePlacement:
     """Return the placement in turn, the only one for attached servers.
 
-    Raises PlanError if the config asks for servers side by side.
+    ``config`` does not ask for it itself. Raises PlanError if it asks for servers side by side instead of leaving it open.
     """
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="attached servers are visited in turn")
@@ -103,7 +103,7 @@ def is_served(boot: Boot, attached: frozenset[str]) -> bool:
 def _placement_with_pinned_port(config: Config) -> MachinePlacement:
     """Return the placement in turn, since servers cannot share a port.
 
-    Raises PlanError if the config asks for servers side by side.
+    ``config`` does not ask for it itself. Raises PlanError if it asks for servers side by side instead of leaving it open.
     """
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="the config pins the servers' port")

@@ -25,13 +25,13 @@ from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import Pair, Variant
-from pytest_specdec.model.plan import Judgement, OldEngine, Placement, Plan, PlannedProcess, Rates
+from pytest_specdec.model.plan import Boot, Judgement, OldEngine, Placement, Plan, PlannedProcess, Rates
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.calibration import default_draws, plain_draws
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pytest_specdec.capture.placement import MachinePlacement
     from pytest_specdec.config.config import Config
@@ -81,27 +81,27 @@ def make(
 ) -> Plan:
     """Return the plan of the workloads ``wanted`` under ``config``.
 
-    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``wanted`` and ``deselected``,
-    the workloads of tests that were left out. The plan is laid out as usual, then again with more requests if boots take long.
+    ``only`` names the variants to capture, all of them by default. ``deselected`` has the workloads of tests that were left out: they keep
+    their share of the false-alarm budget.
 
-    N variants with D draft models take N + 2 + D boots, at smoke depth one less; a scorer, small caches, speed and an old engine add
-    some. Raises PlanError if tests do not go together or a variant does not speculate, ConfigError or EngineError for wrong settings.
+    Baseline, control, variants and draft models take a boot each. Raises PlanError if tests do not go together or a variant does not
+    speculate, ConfigError or EngineError for wrong settings.
     """
     engine = engine_of(config.engine.kind)
-    pairs, golden_floors = _pairs_with_floors(config, engine, only)
+    pairs, golden_floors = _pairs_with_floors(config, engine, only)  # the floors are a golden file's least acceptance lengths
     attached = attached_arms(config)
     withheld = withheld_workloads(config, engine, [(one.workload, one.family) for one in wanted if _is_sent(one.workload, depth)])
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads, withheld)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
-    shares = _alpha_by_family(config, [*deselected, *wanted], depth, options)
+    alphas = _alpha_by_family(config, [*deselected, *wanted], depth, options)  # false-alarm probability of one judgement
     plan = replace(
         _plan_without_boots(config, placement.resolve(config, engine), options.rates or scale_to_size(config)),
         depth=depth,
         pairs=pairs,
-        judgements=_judgements(pairs, sent_workloads, shares),
+        judgements=_judgements(pairs, sent_workloads, alphas),
         withheld=withheld,
-        families=options.outside,
+        families=options.outside,  # those of other packages
         golden=golden_floors,
     )
     _check_speed_boots(options.speed_boots, judged_workloads, attached)
@@ -116,17 +116,18 @@ def make(
         speed_boots=options.speed_boots,
         old_answers=_old_answers(config, options.old_answers, (*judged_workloads, *calibration)),
     )
-    return _enlarge_plan(lay_out, lay_out(judged_workloads), workloads_by_name, options)
+    usual_plan = lay_out(judged_workloads)
+    return _enlarge_plan(lay_out, usual_plan, workloads_by_name, options)
 
 
 def _alpha_by_family(config: Config, collected: Sequence[SelectedWorkload], depth: Depth, options: PlanOptions) -> Mapping[Family, float]:
     """Return the alpha, the false-alarm probability, of one judgement, by family.
 
-    It is the family's part of the run's budget, split over its workloads in ``collected`` and over variants and baselines: one of each in
-    every cell of a matrix, or else all variants of ``config`` with one baseline.
+    It is the family's part of the run's budget, split over its workloads in ``collected`` and over variants and baselines.
     """
-    rows = with_outside(options.outside)
-    variants, baselines = options.cells or len(config.variants), options.cells or 1
+    rows = with_outside(options.outside)  # by family, those of other packages too: its part of the budget
+    # Each cell of a matrix has one variant and one baseline.
+    variants, baselines = (options.cells, options.cells) if options.cells else (len(config.variants), 1)
     counts = _workloads_per_family(collected, depth)
     return {family: rows[family].alpha(variants, depth, count, baselines=baselines) for family, count in counts.items()}
 
@@ -136,17 +137,18 @@ def _enlarge_plan(
 ) -> Plan:
     """Return the usual plan with more requests if boots take long.
 
-    The boots stay the same. The time of asking again, if verdicts are open, is estimated unless there is a deadline. ``lay_out`` returns
-    the plan for given workloads. ``workloads_by_name`` has the judged workloads with their whole lists of requests.
+    The boots stay the same. ``lay_out`` returns the plan for given workloads. ``workloads_by_name`` has the judged workloads with their
+    whole lists of requests.
     """
     deadline_s = options.deadline_s
+    # By workload: the larger number of requests; an earlier plan may give it. Empty if boots are quick.
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if options.enlarged is None else options.enlarged
     enlarged_workloads = enlarge(usual_plan.workloads, workloads_by_name, request_counts)
     full_plan = lay_out([workload for workload in enlarged_workloads if workload.name in workloads_by_name])
     return replace(
         full_plan,
-        enlarged={name: len(usual_plan.workload(name).requests) for name in request_counts},
-        again_s=extension.again_s(full_plan) if deadline_s is None else 0.0,
+        enlarged={name: len(usual_plan.workload(name).requests) for name in request_counts},  # the usual numbers, for the report
+        again_s=extension.again_s(full_plan) if deadline_s is None else 0.0,  # under a deadline nothing is sent again
     )
 
 
@@ -171,7 +173,8 @@ def add_old_engine(plan: Plan, config: Config, old_plan: Plan) -> Plan:
 def plan_servers(config: Config, rates: Rates, depth: Depth = Depth.STANDARD, *, draft_scored: bool = False) -> Plan:
     """Return a plan of the config's servers, with one empty workload.
 
-    It is for callers that need the boots before any test is selected.
+    It is for callers that need the boots before any test is selected. The workload stands for any whose tokens are scored; with
+    ``draft_scored`` draft models score it too, and have boots.
     """
     workload = Workload(name="any", version=1, requests=(), draft_scored=draft_scored)
     return make(config, (SelectedWorkload(workload=workload, family=Family.GREEDY),), depth, options=PlanOptions(rates=rates))
@@ -208,13 +211,14 @@ def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rat
 def _old_answers(config: Config, answered: Collection[str], workloads: Sequence[Workload]) -> Collection[str]:
     """Return the workloads whose answers by an old baseline are scored.
 
-    Without ``engines`` in the config, an old and a new one, these are ``answered``, those of an earlier run before an upgrade. With them
-    these are all but the timed workloads: the old engine answers every workload in its own run before, and timed ones again in this run.
-    Empty with a scorer, whose distribution is not the new baseline's.
+    The old one is the baseline before an upgrade. It answered ``answered`` in an earlier run, unless the config has an old engine itself.
     """
     if config.scorer is not None:
-        return ()
-    return answered if config.old is None else tuple(workload.name for workload in workloads if not workload.timed)
+        return ()  # its distribution is not the new baseline's
+    if config.old is None:
+        return answered
+    # The old engine answers all workloads in a run of its own just before. In this run it answers the timed ones, for their speed.
+    return tuple(workload.name for workload in workloads if not workload.timed)
 
 
 def _lay_out(
@@ -228,25 +232,26 @@ def _lay_out(
 ) -> Plan:
     """Return ``plan`` with its workloads, boots and estimated seconds.
 
-    The boots answer the ``judged`` workloads and the ``calibration``, which measures the noise of scores. It is added before scores move to
-    a scorer, so that the scorer scores it too. Timed workloads get boots of their own if the config has settings for ``speed``. If it has
-    an old engine, a boot of that is added beside each boot that answers timed workloads. The old baseline then scores the new baseline's
-    tokens too, unless there is a scorer, or settings for speed apply to its boot: the old engine's run measured its noise without these.
+    The boots answer the ``judged`` workloads and the ``calibration``, which measures the noise of scores. ``speed_boots`` is the number of
+    each variant's boots for speed, ``old_answers`` the workloads whose answers by an old baseline are scored.
     """
     attached, has_scorer = attached_arms(config), config.scorer is not None
     has_speed_settings, has_old = config.speed is not None, config.old is not None
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
     served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if is_served(boot, attached))
-    layout = boot_layout.add_small_cache_boots(
-        boot_layout.move_scores_to_scorer(boot_layout.add_calibration(served_boots, calibration, workloads), has_scorer=has_scorer),
-        workloads,
-    )
+    layout = boot_layout.add_calibration(served_boots, calibration, workloads)
+    layout = boot_layout.move_scores_to_scorer(layout, has_scorer=has_scorer)  # the calibration's too
+    layout = boot_layout.add_small_cache_boots(layout, workloads)
     layout = boot_layout.add_old_answers(layout, old_answers)
-    layout = boot_layout.move_timed_last(tuple(layout), workloads) if has_speed_settings else layout
+    if has_speed_settings:  # timed workloads get boots of their own, with these settings
+        layout = boot_layout.move_timed_last(tuple(layout), workloads)
     servers = plan.servers // (2 if has_old else 1)  # side by side each boot has one of the old engine beside it
     further = boot_layout.further_boots(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
-    ordered_boots = boot_layout.interleave_old((*layout, *further), workloads, placement=plan.placement) if has_old else (*layout, *further)
+    ordered_boots: Iterable[Boot] = (*layout, *further)
+    if has_old:
+        ordered_boots = boot_layout.interleave_old(ordered_boots, workloads, placement=plan.placement)
     if has_old and not (has_scorer or has_speed_settings):
+        # The old baseline scores the new one's tokens. With settings for speed its noise is unknown: its own run was without these.
         ordered_boots = boot_layout.add_new_answers(ordered_boots, workloads)
     boots = tuple(replace(boot, index=index, attached=is_attached(boot, attached)) for index, boot in enumerate(ordered_boots))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
@@ -388,12 +393,11 @@ _MIN_SERVERS_OF_BOTH = 4
 
 
 def _check_room_for_old(config: Config, plan: Plan, speed_boots: int) -> None:
-    """Raise PlanError if two engines' further boots do not fit.
-
-    There are no further boots unless speed is measured over several. In turn any number fits, one server at a time.
-    """
-    if config.old is None or speed_boots == 1 or plan.placement is Placement.IN_TURN or plan.servers >= _MIN_SERVERS_OF_BOTH:
+    """Raise PlanError if further boots of two engines do not fit side by side."""
+    if config.old is None or plan.placement is Placement.IN_TURN or plan.servers >= _MIN_SERVERS_OF_BOTH:
         return
+    if speed_boots == 1:
+        return  # without further boots, which come in waves of a baseline and a variant of each engine
     what, room = "a baseline and a variant of two engines do not fit side by side", f"at most {plan.servers} servers at once"
     expected = f"at least {_MIN_SERVERS_OF_BOTH}, or one server at a time"
     raise PlanError(what, where="--specdec-boots", found=room, expected=expected, remedy="write `placement: in-turn`")

@@ -25,7 +25,7 @@ _EVERY_S = 0.5
 """Seconds between two reports of a step that counts requests."""
 _HEARTBEAT_S = 5.0
 """Seconds between two reports of a step without a count, such as a boot."""
-_MAX_PART = 0.95
+_MOST_DONE = 0.95
 """Largest fraction of such a step that counts as done while it runs, however long it takes."""
 _STEADYING = 0.05
 """Part of all answers that is taken to have gone at the estimated pace: the first ones alone would tell of hours."""
@@ -107,21 +107,21 @@ class Reporter:
         self._reported_s = 0.0
         """When progress was last reported, in seconds since the capture began."""
         self._step_index = 0
-        """Index of the last estimated step that was reported."""
+        """Index of the last estimated step that was reported: it stands for a step without an estimate after it."""
         self._step_left_s = [step.seconds for step in steps]
-        """Estimated seconds left of each step, where boots are concurrent."""
+        """Of concurrent boots, for each step of this one: the estimated seconds left."""
         self._begun: int | None = None
-        """Index of the step begun last; None before the first."""
+        """Of concurrent boots: the step of this one that is over once another is reported; None before its first."""
 
     def boot_reporter(self, boot: Boot) -> Reporter:
         """Return a reporter for one of several concurrent boots.
 
-        It has the steps of that boot alone, and shares clock and deadline with the others.
+        It has the steps of that boot alone, and shares the clock, and its deadline, with the others.
         """
-        if not self._clock.answers_left:  # the first concurrent boot: from here on the time left is that of all boots together
+        if not self._clock.answers_left:  # the first concurrent boot: the clock adds up from here on what all boots have left
             self._clock.answers_left = {timed: _plan_answers(self._steps, timed=timed) for timed in (True, False)}
         steps = [step for step in self._steps if step.boot == boot.index]
-        return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
+        return Reporter(steps, self._boots, deadline_s=None, on_progress=self._on_progress, clock=self._clock)
 
     def drop(self, boot: Boot) -> None:
         """Leave the remaining answers of a failed or needless boot out of the time left."""
@@ -142,10 +142,7 @@ class Reporter:
 
     @property
     def done_s(self) -> Mapping[EstimatedStep, float]:
-        """Seconds taken by each completed step with a request count.
-
-        The steps are those of the estimate, over all boots.
-        """
+        """Seconds taken by each completed step of the estimate that counts requests: answering or scoring."""
         return dict(self._clock.done_s)
 
     @property
@@ -226,49 +223,58 @@ class Reporter:
     def _fraction_by_clock(self, current: Progress) -> float:
         """Return the done fraction of a step without a count, 0..1.
 
-        It is the time taken so far, divided by the estimate. Returns 1 for one that was not estimated: the step before it is over.
+        It is the time taken so far, divided by the estimate, but never all of it while the step runs.
         """
         index = self._planned_step(current)
-        return min((self._reported_s - current.at_s) / self._steps[index].seconds, _MAX_PART) if index is not None else 1.0
+        if index is None:
+            return 1.0  # the estimated step before it stands for it, and is over
+        taken_s = self._reported_s - current.at_s
+        return min(taken_s / self._steps[index].seconds, _MOST_DONE)
 
     def _remaining_s(self, current: Progress, fraction: float) -> float | None:
         """Return the seconds left of the capture, None without steps.
 
-        ``fraction`` of the current step is done. The estimate of what is left is scaled by the pace so far: the seconds taken before this
-        step, divided by the estimate of the steps before it. It is at most the time until the deadline. For a step without an estimate, the
-        last one with it counts.
+        ``fraction`` of the current step is done. The estimate of what is left is scaled by the pace so far. The result is at most the time
+        until the deadline.
         """
         if not self._steps:
             return None
         planned_index = self._planned_step(current)
-        self._step_index = index = self._step_index if planned_index is None else planned_index
-        if self._clock.answers_left:
-            return round(min(self._remaining_beside_others_s(index, fraction), self.left_s), 1)
+        if planned_index is not None:  # else the last step with an estimate stands for it
+            self._step_index = planned_index
+        index = self._step_index
+        if self._clock.answers_left:  # boots are concurrent
+            self._update_clock(index, fraction)
+            return round(min(self._remaining_beside_others_s(), self.left_s), 1)
         earlier_s, step_s = estimate.seconds(self._steps[:index]), self._steps[index].seconds
         left_s = estimate.seconds(self._steps[index:]) - fraction * step_s
+        # The step began ``at_s`` seconds after the capture: so long did the earlier ones take, whose estimate is ``earlier_s``.
         pace = current.at_s / earlier_s if earlier_s > 0 else 1.0
         return round(min(left_s * pace, self.left_s), 1)
 
-    def _remaining_beside_others_s(self, index: int, fraction: float) -> float:
-        """Return the seconds left of all concurrent boots together.
-
-        ``index`` is this boot's current step, of which ``fraction`` is done. The steps that it began earlier are over; they may come in
-        another order than in the estimate. Answers and probes of all boots share one machine, so that what is left of these adds up.
-        Booting and scoring overlap them and add nothing. The result is at least what this boot alone has left, scores included.
-        """
-        clock, step = self._clock, self._steps[index]
-        if self._begun is not None:  # over; if it is this step itself, the next line says what is left
+    def _update_clock(self, index: int, fraction: float) -> None:
+        """Enter in the shared clock what this boot has left, ``fraction`` of its step ``index`` being done."""
+        clock, current = self._clock, self._steps[index]
+        if self._begun is not None:  # over, whatever their order; if it is this step itself, the next line says what is left
             self._step_left_s[self._begun] = 0.0
-        self._begun, self._step_left_s[index] = index, (1.0 - fraction) * step.seconds
-        if step.kind is StepKind.STOPPING:  # earlier steps that it has left out never come
+        self._begun, self._step_left_s[index] = index, (1.0 - fraction) * current.seconds
+        if current.kind is StepKind.STOPPING:  # earlier steps that it has left out never come
             self._step_left_s[:index] = [0.0] * index
-        if step.added_s:  # the boot answers or probes: the time since the last such report was taken by answers
-            clock.answers_left[step.timed].taken_s += 0.0 if clock.counted_s is None else self._reported_s - clock.counted_s
+        if current.added_s:  # the boot answers or probes: the time since any boot's last such report was taken by answers
+            clock.answers_left[current.timed].taken_s += 0.0 if clock.counted_s is None else self._reported_s - clock.counted_s
             clock.counted_s = self._reported_s
         for timed, answers in clock.answers_left.items():
             steps_left = zip(self._steps, self._step_left_s, strict=True)
-            answers.left_s[step.boot] = sum(left_s for step, left_s in steps_left if step.added_s and step.timed is timed)
-        return max(sum(answers.remaining_s for answers in clock.answers_left.values()), sum(self._step_left_s))
+            answers.left_s[current.boot] = sum(left_s for step, left_s in steps_left if step.added_s and step.timed is timed)
+
+    def _remaining_beside_others_s(self) -> float:
+        """Return the seconds left of all concurrent boots together.
+
+        Answers and probes of all boots share one machine, so that what is left of these adds up. Booting and scoring overlap them. The
+        result is at least what this boot alone has left, scores included.
+        """
+        answering_s = sum(answers.remaining_s for answers in self._clock.answers_left.values())
+        return max(answering_s, sum(self._step_left_s))
 
     def _planned_step(self, current: Progress) -> int | None:
         """Return the index of the step in the estimate.
@@ -286,7 +292,7 @@ def _plan_answers(steps: Sequence[EstimatedStep], *, timed: bool) -> _AnswersLef
     left_s: dict[int, float] = {}
     for step in steps:
         if step.timed is timed:
-            left_s[step.boot] = left_s.get(step.boot, 0.0) + step.added_s
+            left_s[step.boot] = left_s.get(step.boot, 0.0) + step.added_s  # 0 for booting, scoring and stopping
     return _AnswersLeft(left_s, sum(left_s.values()))
 
 

@@ -101,34 +101,32 @@ def scale_to_size(config: Config) -> Rates:
     """Return the engine's own rates, slowed down to the model's size.
 
     The engine states rates for a tiny model. A larger one takes time to load its weights in every boot, and to read them for every token.
-    The rates stay as they are if the size is unknown, or if the server is attached, which runs elsewhere on an unknown device. On an
-    accelerator of this machine, the time to compile is added to a boot, and the scaling is that of devices.
-
-    ``known`` is False for an attached server, and for one on accelerators if this machine has none or the model's size is unknown. Raises
-    EngineError as :func:`engine_of`.
+    ``known`` is False if nothing is known of the model or the device. Raises EngineError as :func:`engine_of`.
     """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
-    footprint, is_attached = _device_footprint(config, engine), bool(config.baseline.url or config.engine.url)
-    gb_per_s = _gb_per_s(footprint.devices) if footprint and environment.has_accelerator() else 0.0
+    footprint = _device_footprint(config, engine)  # None if it runs on the CPU
+    device_gb_per_s = _gb_per_s(footprint.devices) if footprint and environment.has_accelerator() else 0.0
+    on_device = device_gb_per_s > 0  # on an accelerator of this machine
+    is_attached = bool(config.baseline.url or config.engine.url)
     rates = Rates(
-        boot_s=pace.boot_s + (pace.compile_s if gb_per_s else 0.0),
+        boot_s=pace.boot_s + (pace.compile_s if on_device else 0.0),
         tokens_per_s=pace.tokens_per_s,
         scored_tokens_per_s=pace.scored_tokens_per_s,
-        scaling=_DEVICE_SCALING if gb_per_s else pace.scaling,
+        scaling=_DEVICE_SCALING if on_device else pace.scaling,
         timed_tokens_per_s=pace.timed_tokens_per_s if config.speed else None,
         source="roughly, on a quiet machine",
-        known=not is_attached and (footprint is None or (gb_per_s > 0 and size is not None)),
+        known=not is_attached and (footprint is None or (on_device and size is not None)),
     )
-    if size is None or is_attached:
+    if size is None or is_attached:  # an attached server runs on an unknown device
         return rates
     # One stream reads all active weights for each token, and reaches only a part of the memory's bandwidth.
-    tokens_per_s = min(rates.tokens_per_s, _REACHED * (gb_per_s or _CPU) / size.active_gb)
+    tokens_per_s = min(rates.tokens_per_s, _REACHED * (device_gb_per_s if on_device else _CPU) / size.active_gb)
     return replace(
         rates,
         boot_s=rates.boot_s + size.weights_gb / _LOADED_GB_PER_S,
         tokens_per_s=tokens_per_s,
-        scored_tokens_per_s=min(rates.scored_tokens_per_s, _PREFILL * tokens_per_s),
+        scored_tokens_per_s=min(rates.scored_tokens_per_s, _PREFILL * tokens_per_s),  # a prompt's tokens are read together
         source="from the model's size, roughly, on a quiet machine",
     )
 

@@ -46,27 +46,24 @@ def examine(server: ArmServer, request: Request, outcome: TimedAnswer, resend: C
 
     ``outcome`` is its outcome so far, and ``resend`` sends it once more. Safe to call from several threads.
 
-    An answer or a failure of the server is returned as it is. A request that got a 4xx is sent again. If the server fails it then, that
-    failure is returned. If it is answered, the answer is returned with the refusal in it, since the engine does not always refuse this
-    request; a 4xx that was no refusal is denied. If it gets a 4xx again, further requests show why. A refusal stays one while the server
-    answers these. It is marked ``on_silent_route`` if its route refuses a plain request too and has never answered. Any other 4xx is
-    denied. If the server does not answer even a prompt of one token, ``server.lost`` gets the reason too.
+    An answer or a failure of the server is returned as it is. A request that got a 4xx is sent again. If it gets a 4xx again, further
+    requests show whether the engine refuses it, or the server has denied access.
     """
     if not is_rejection(outcome.answer.status) or outcome.ending is not None:
         if outcome.answer.ok and not request.adapter:
             _note_answered(server, request)
         return outcome
-    if server.lost:
+    if server.lost:  # it answers nothing any more
         return replace(outcome, denial=server.lost)
-    is_refusal = _is_refusal(server, request, outcome)
+    is_refusal = _is_refusal(server, request, outcome)  # else a status of keys, quotas and proxies
     if outcome.answer.status != _TOO_MANY:  # the client has already sent a 429 again until the time was used up
         time.sleep(0.0 if is_refusal else _PAUSE_S)  # a quota or a proxy may recover meanwhile
         later = resend()
         if later.ending is not None:
             return later
         if later.answer.ok and is_refusal:
-            return replace(later, refusal=outcome)
-        if later.answer.ok:
+            return replace(later, refusal=outcome)  # the engine refuses this request only at times
+        if later.answer.ok:  # access was denied for a while
             return replace(outcome, denial=f"{_describe_refusal(request, outcome)}, and an answer later")
     return _compare_with_one_token(server, request, outcome, is_refusal=is_refusal)
 
@@ -84,21 +81,23 @@ def _is_refusal(server: ArmServer, request: Request, outcome: TimedAnswer) -> bo
 def _compare_with_one_token(server: ArmServer, request: Request, outcome: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
     """Return ``outcome``, classified by the reply to the one-token request.
 
-    ``outcome`` is a 4xx that the request got repeatedly. The one-token request is a completion that the server answered when it was booted.
-    If the server fails it now, that failure is returned. If it is rejected, ``outcome`` is denied for lost access. If it is answered,
-    ``outcome`` is denied unless ``is_refusal``. A refusal stays one on the completions route, the one-token request's own; on any other a
-    plain request is sent. A 404 or 405 to a prompt of token ids is compared with a prompt of one id before it is denied.
+    ``outcome`` is a 4xx that the request got repeatedly; ``is_refusal`` says that its status is that of an unsupported request, not of a
+    key, a quota or a proxy. The one-token request is a completion that the server answered when it was booted. If the server fails it now,
+    that failure is returned.
     """
     check = _send_check(server, ONE_TOKEN, outcome)
     if check.ending is not None:
         return check
-    if check.answer.ok:
-        if is_refusal:  # that the completions route answers shows nothing about another route
-            return outcome if request.route is ONE_TOKEN.route else _compare_with_plain(server, request, outcome)
-        if outcome.answer.refused and (ids := _prompt_of_ids(request)):
-            return _compare_with_one_id(server, request, outcome, ids[:1])
-        return _deny_among_answers(request, outcome)
-    return _deny_for_lost_access(server, request, outcome, check)
+    if not check.answer.ok:
+        return _deny_for_lost_access(server, request, outcome, check)
+    if is_refusal and request.route is ONE_TOKEN.route:
+        return outcome
+    if is_refusal:  # that the completions route answers shows nothing about another route
+        return _compare_with_plain(server, request, outcome)
+    # A 404 or 405 on a route that has answered: it may refuse prompts of token ids alone.
+    if outcome.answer.refused and (ids := _prompt_of_ids(request)):
+        return _compare_with_one_id(server, request, outcome, ids[:1])
+    return _deny_among_answers(request, outcome)
 
 
 def _prompt_of_ids(request: Request) -> Sequence[JSON]:
@@ -110,14 +109,16 @@ def _prompt_of_ids(request: Request) -> Sequence[JSON]:
 def _compare_with_one_id(server: ArmServer, request: Request, outcome: TimedAnswer, prompt: Sequence[JSON]) -> TimedAnswer:
     """Return a 404 or 405, classified by a prompt of one token id.
 
-    The route of ``request`` has answered prompts of text. ``prompt`` is one token id of the request. A server that takes text alone may
-    refuse ids with 404, as mlx-lm does: the one id then gets the same status, and ``outcome`` is returned as a refusal. Otherwise it is
-    denied, or, if the server fails the one id, that failure is returned.
+    The route of ``request`` has answered prompts of text. A server that takes text alone may refuse ids with 404, as mlx-lm does.
+    ``prompt`` is one token id of the request. If the server fails it, that failure is returned, with the id of ``request``.
     """
-    check = _send_check(server, replace(ONE_TOKEN, id="one-id", body={**ONE_TOKEN.body, "prompt": prompt}), outcome)
+    one_id = replace(ONE_TOKEN, id="one-id", body={**ONE_TOKEN.body, "prompt": prompt})
+    check = _send_check(server, one_id, outcome)
     if check.ending is not None:
         return check
-    return outcome if check.answer.status == outcome.answer.status else _deny_among_answers(request, outcome)
+    if check.answer.status == outcome.answer.status:
+        return outcome  # the server refuses all token ids
+    return _deny_among_answers(request, outcome)
 
 
 def _deny_among_answers(request: Request, outcome: TimedAnswer) -> TimedAnswer:
@@ -128,33 +129,34 @@ def _compare_with_plain(server: ArmServer, request: Request, outcome: TimedAnswe
     """Return the refusal ``outcome``, classified by a plain request on its route.
 
     The plain one is the shortest answered there, or a greeting. If it is answered, ``outcome`` stays a refusal. If it is refused too, the
-    fields of ``request`` are not the reason: ``outcome`` is denied if the route has ever answered, else marked as on a silent route. If the
-    server dies of it, that failure is returned. Anything else shows nothing, and :func:`_check_access` decides.
+    fields of ``request`` are not the reason. If the server dies of it, that failure is returned.
     """
-    check = _send_check(server, server.answered.get(request.route, _PLAIN[request.route]), outcome)
+    greeting = _PLAIN[request.route]
+    check = _send_check(server, server.answered.get(request.route, greeting), outcome)
     if check.ending is FailureKind.DIED:
         return check
     if check.answer.ok:
-        server.answered.setdefault(request.route, _PLAIN[request.route])
+        server.answered.setdefault(request.route, greeting)  # the route has answered
         return outcome
-    if check.ending is not None or not check.answer.refused:
-        return _check_access(server, request, outcome)
+    if check.ending is not None or not check.answer.refused:  # a timeout or a denial shows nothing about ``outcome``
+        return _deny_if_access_lost(server, request, outcome)
     if request.route in server.answered:
         reason = f"{_describe_refusal(request, outcome)}, and so did a plain request on its route, which answered before"
         return replace(outcome, denial=reason)
-    return replace(outcome, on_silent_route=True)
+    return replace(outcome, on_silent_route=True)  # the engine lacks the route, or it is down
 
 
-def _check_access(server: ArmServer, request: Request, outcome: TimedAnswer) -> TimedAnswer:
+def _deny_if_access_lost(server: ArmServer, request: Request, outcome: TimedAnswer) -> TimedAnswer:
     """Return the refusal ``outcome``, as denied if access was lost.
 
-    Called after a plain request on the same route has failed or got a status that is no refusal, so that it shows nothing about
-    ``outcome``. Access is lost if the one-token request of the boot is rejected as well. If that request fails, its failure is returned.
+    Access is lost if a request that was answered at boot is rejected. If the server fails it, that failure is returned.
     """
     check = _send_check(server, ONE_TOKEN, outcome)
     if check.ending is not None:
         return check
-    return outcome if check.answer.ok else _deny_for_lost_access(server, request, outcome, check)
+    if check.answer.ok:
+        return outcome
+    return _deny_for_lost_access(server, request, outcome, check)
 
 
 def _deny_for_lost_access(server: ArmServer, request: Request, outcome: TimedAnswer, check: TimedAnswer) -> TimedAnswer:

@@ -60,52 +60,52 @@ class ReusableResults:
 def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     """Return the results in ``directory`` worth keeping for this plan.
 
-    Results that are not whole count as missing, and some others too.
-
-    Timed answers count only if all arms but the old engine's have answered the workload: figures measured at two times are not compared. If
-    the baseline may raise the token limits of a workload, no arm's answers count without the baseline's, since all arms answer under the
-    same limits. Answers around a server death that no request reproduces do not count: they are judged as an infrastructure error, and
-    another capture may pass without one. If a variant has so many such deaths that they are a finding, its answers stay as they are.
+    Of answers, these are the whole ones, but for those that do not count without answers which are missing.
     """
     failing_variants = _variants_with_unexplained_failures(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole_keys = {key for key in planned_keys if _is_whole(directory, plan, *key, failing_variants)}
-    # Torn workloads are those of which no answers count, whole or not. The old engine's answers may be missing: no verdict needs them.
-    needed_keys = [(arm, name) for boot in plan.boots if not boot.role.is_old for name in boot.answers for arm in boot.arms]
-    torn_workloads = {name for _, name in planned_keys if plan.workload(name).timed} & {
-        name for arm, name in needed_keys if (arm, name) not in whole_keys
-    }
     # A boot that answers as baseline and as control has both or none.
     valid_keys = whole_keys - _two_armed_answers_to_repeat(plan, whole_keys)
-    # Where the baseline's answers set the token limits of all arms, no arm's count without them.
-    torn_workloads |= {
-        name for _, name in planned_keys if (BASELINE, name) not in valid_keys and limit_setting_boot(plan, name) is not None
+    # All arms answer a workload anew if figures would be measured at two times, or without the baseline's answers if these set all limits.
+    workloads_to_repeat = {
+        name
+        for _, name in planned_keys
+        if _is_timed_in_part(plan, name, whole_keys) or ((BASELINE, name) not in valid_keys and limit_setting_boot(plan, name) is not None)
     }
-    answers = frozenset((arm, name) for arm, name in valid_keys if name not in torn_workloads)
-    # If the engine cannot score at all, no score is missing: no server is booted for it. The old baseline's answers are copied from its
-    # own run and are not among ``answers``, so that their scores count without them.
-    unscorable = bool(run_documents.unscorable_reason(directory))
-    tasks = [
-        (boot, task)
-        for boot in plan.boots
-        for task in boot.scores
-        if unscorable or task.arm == OLD_BASELINE or (task.arm, task.workload) in answers
-    ]
+    answers = frozenset((arm, name) for arm, name in valid_keys if name not in workloads_to_repeat)
+    unscorable = bool(run_documents.unscorable_reason(directory))  # no score is missing then: no server is booted for it
     return ReusableResults(
         answers=answers,
         scores=frozenset(
             (boot.under, task.arm, task.workload)
-            for boot, task in tasks
-            if unscorable or _is_scored(directory, boot.under, task, plan.workload(task.workload).scored_to)
+            for boot in plan.boots
+            for task in boot.scores
+            if unscorable or _has_scores(directory, plan, boot, task, answers)
         ),
         probes=frozenset(run_documents.read_capabilities(directory)),
     )
 
 
+def _is_timed_in_part(plan: Plan, name: str, whole: Collection[tuple[str, str]]) -> bool:
+    """Return True if a timed workload lacks answers; the old engine's may be missing, since no verdict needs them."""
+    needed_arms = [arm for boot in plan.boots if name in boot.answers and not boot.role.is_old for arm in boot.arms]
+    return plan.workload(name).timed and any((arm, name) not in whole for arm in needed_arms)
+
+
+def _has_scores(directory: RunDirectory, plan: Plan, boot: Boot, task: ScoringTask, answers: Collection[tuple[str, str]]) -> bool:
+    """Return True if a task is scored; ``answers`` are the keys of those that count."""
+    # The old baseline's answers are copied from its own run, and are not among ``answers``.
+    if task.arm != OLD_BASELINE and (task.arm, task.workload) not in answers:
+        return False
+    return _is_scored(directory, boot.under, task, plan.workload(task.workload).scored_to)
+
+
 def has_answers_to_renew(directory: RunDirectory, plan: Plan) -> bool:
     """Return True if another capture would renew some existing answers.
 
-    They surround a server death that no request reproduces, or are on a route that was lost. A run that misses nothing may have some.
+    A server failed among them, and no request makes it fail again; or a route was lost, as by a proxy. Failures of a variant that are too
+    many to be chance are judged as they are.
     """
     failing_variants = _variants_with_unexplained_failures(directory, plan)
     arm_transcripts = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
@@ -131,17 +131,18 @@ def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> N
     """Remove all results of the plan except the ``reusable`` ones.
 
     Scores of removed answers go too, since the answers captured next may have other tokens. So do the stored requests of a workload without
-    reusable answers: its prompts are filled up anew. A copy of answers with an unexplained failure is set aside, so that it counts.
+    reusable answers: its prompts are filled up anew.
     """
     for name in {name for boot in plan.boots for name in boot.answers} - {name for _, name in reusable.answers}:
         directory.workload(name).unlink(missing_ok=True)
     for boot in plan.boots:
         for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in reusable.answers):
+            # Copies answers with an unexplained failure: the server's failures still count, however often a run is resumed.
             server_failures.set_aside(directory, arm, name)
             directory.transcript(arm, name).unlink(missing_ok=True)
             directory.transcript(arm, f"{name}.partial").unlink(missing_ok=True)
         for task in boot.scores:
-            if not reusable.has(boot, task):
+            if not reusable.has(boot, task):  # scores are stored under the model that gives them
                 directory.scores(boot.under, task.arm, task.workload).unlink(missing_ok=True)
 
 
@@ -172,16 +173,19 @@ def _variants_with_unexplained_failures(directory: RunDirectory, plan: Plan) -> 
 def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, failing_variants: Collection[str]) -> bool:
     """Return True if an arm's answers need not be captured again.
 
-    They are if they cannot be read, if the plan's requests have changed since, which their digest shows, or if a server failure or a lost
-    route affects the verdict. ``name`` is the workload's. Unexplained failures of ``failing_variants`` are a finding, and stay.
+    ``name`` is the workload's. ``failing_variants`` are those whose failures are judged, so that another capture need not do without.
     """
     try:
         transcript = transcripts.read(directory, arm, name)
     except RunError:
         return False
-    if transcript is None or transcript.digest != plan.workload(name).digest:
+    if transcript is None:
         return False
-    return not (_is_unexplained(transcript, failing_variants) or _has_lost_a_route(directory, plan, transcript))
+    if transcript.digest != plan.workload(name).digest:
+        return False  # the plan's requests have changed since
+    if _is_unexplained(transcript, failing_variants):
+        return False
+    return not _has_lost_a_route(directory, plan, transcript)
 
 
 def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
@@ -196,21 +200,19 @@ def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcrip
 
 
 def _is_unexplained(transcript: Transcript, failing_variants: Collection[str]) -> bool:
-    """Return True if a failure in the transcript has no explanation.
-
-    This is so if the server failed requests and none of these failed again, or if somebody else replaced it, it denied access, or another
-    server answered. A request that failed again explains all failures in the transcript. Failures of a variant in ``failing_variants`` do
-    not count.
-    """
-    has_outside_cause = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
-    return bool(has_outside_cause) or (bool(transcript.unexplained) and transcript.arm not in failing_variants)
+    """Return True if another capture may go without what failed here; ``failing_variants`` are judged by it."""
+    is_denied = any(answer.denied for answer in transcript.answers)
+    if transcript.replaced or transcript.elsewhere or is_denied:
+        return True  # somebody else started the server anew, the baseline's server answered in its place, or access was denied
+    if transcript.arm in failing_variants:
+        return False
+    return bool(transcript.unexplained)  # the server failed requests, and none of these failed again
 
 
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask, scored_to: int | None) -> bool:
     """Return True if every token of a task has its score.
 
-    Answers of more than ``scored_to`` tokens, prompt included, need none. Neither do answers without token ids, if the baseline's probe got
-    none above temperature 0. Returns False if the answers or the scores cannot be read. ``under`` names the model that scored.
+    ``under`` names the model that scored. Returns False if the answers or the scores cannot be read.
     """
     try:
         transcript = transcripts.read(directory, task.arm, task.workload)
@@ -218,13 +220,15 @@ def _is_scored(directory: RunDirectory, under: str, task: ScoringTask, scored_to
         scores_by_key = {score.key: score for score in scores}
     except RunError:
         return False
+    # An engine may give token ids in greedy answers alone, as the baseline's probe shows: sampled ones then need no scores. Neither do
+    # sequences of more than ``scored_to`` tokens, prompt and answer.
     lacks_ids = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).lacks_ids
     emitted_ids = {
         answer.key: answer.choice.token_ids
         for answer in (transcript.answers if transcript else ())
         if answer.ok and not answer.is_longer_than(scored_to) and (answer.choice.token_ids or not lacks_ids)
     }
-    # Both have the same answers, and each score the tokens of its answer: not those of an earlier capture.
+    # The scores are of these very answers and tokens, not of those of an earlier capture.
     return scores_by_key.keys() == emitted_ids.keys() and all(
         tuple(position.token_id for position in scores_by_key[key].positions) == ids for key, ids in emitted_ids.items()
     )

@@ -202,7 +202,9 @@ def _join_calls(events: Sequence[StreamEvent]) -> tuple[ToolCall, ...]:
     Names and ids are those of the events that add the items. An item without a name there has those of the event that ends it.
     """
     items: dict[int | None, OutputItem] = {}
-    for event in (*events, *(event for event in events if event.type == _ENDED)):
+    ending_events = [event for event in events if event.type == _ENDED]
+    # The ending events come once more, at the end: of an item that no event names, theirs counts, in whatever order they came.
+    for event in (*events, *ending_events):
         earlier_item = items.get(event.output_index)
         is_named = earlier_item is not None and earlier_item.name
         if event.item is not None and event.item.type == FUNCTION_CALL and not is_named:

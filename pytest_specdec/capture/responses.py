@@ -111,18 +111,20 @@ def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None
 
 
 def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
-    """Return True if the last choices of a stream are finished.
+    """Return True if a stream without ``[DONE]`` came to its end.
 
-    Each choice in the last chunk with any has a ``finish_reason`` then. Raises ValueError if fields are not of the protocol.
+    Its last chunk with choices then has a ``finish_reason`` for each of these; a stream that broke off ends in the middle of a choice.
+    Raises ValueError if fields are not of the protocol.
     """
-    last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
-    return bool(last) and all(read_string(choice, "finish_reason") for choice in last.values())
+    last_pieces = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
+    return bool(last_pieces) and all(read_string(piece, "finish_reason") for piece in last_pieces.values())
 
 
 def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     """Return the numbers of tokens and characters in one chunk.
 
-    An opening role chunk and a closing usage chunk have none. Raises ValueError if the chunk's fields are not of the protocol.
+    ``content`` counts characters without the reasoning, to time the answer after it. An opening role chunk and a closing usage chunk have
+    none of all. Raises ValueError if the chunk's fields are not of the protocol.
     """
     choices = _choices_by_index(chunk).values()
     content = sum(len(_read_text(choice)) + _count_call_characters(choice) for choice in choices)
@@ -151,18 +153,23 @@ def _check_indexes(choices: Mapping[int, object]) -> None:
 
 
 def _read_choice(index: int, choice: Mapping[str, JSON]) -> Choice:
-    """Return the choice of a whole body or of one chunk."""
+    """Return the choice of a whole body or of one chunk.
+
+    Its ``logprobs`` field has the emitted tokens' own values, and beside each the top tokens (``listed``). Its ``stop_reason`` field is the
+    stop string or the id of the stop token. A character that came as two surrogate halves is joined.
+    """
+    token_lists, stop_reason = choice.get("logprobs"), choice.get("stop_reason")
     return Choice(
         index=index,
-        text=_join_surrogates(_read_text(choice)),
-        reasoning=_join_surrogates(_read_reasoning(choice)),
+        text=_join_split_characters(_read_text(choice)),
+        reasoning=_join_split_characters(_read_reasoning(choice)),
         tool_calls=_read_tool_calls([choice]),
         token_ids=read_ids(choice, "token_ids"),
         finish_reason=read_string(choice, "finish_reason"),
-        stop_string=stop if isinstance(stop := choice.get("stop_reason"), str) else None,
+        stop_string=stop_reason if isinstance(stop_reason, str) else None,
         stop_token_id=_read_stop_id(choice),
-        logprobs=_read_logprobs(choice.get("logprobs")),
-        listed=_read_listed_tokens(choice.get("logprobs")),
+        logprobs=_read_logprobs(token_lists),
+        listed=_read_listed_tokens(token_lists),
     )
 
 
@@ -179,8 +186,8 @@ def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens:
     are_windows = draft_tokens is not None and lengths[:1] == (1,) and max(lengths) <= draft_tokens + 1
     return Choice(
         index=index,
-        text=_join_surrogates("".join(choice.text for choice in choices)),
-        reasoning=_join_surrogates("".join(choice.reasoning for choice in choices)),
+        text=_join_split_characters("".join(choice.text for choice in choices)),
+        reasoning=_join_split_characters("".join(choice.reasoning for choice in choices)),
         tool_calls=_read_tool_calls(pieces),
         token_ids=tuple(token for choice in choices for token in choice.token_ids),
         finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
@@ -204,14 +211,15 @@ def _read_stop_id(choice: Mapping[str, JSON]) -> int | None:
 def _add_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
     """Return ``choices`` with the verify windows reported in ``steps``.
 
-    They are added only if they cover all tokens, since a step without a draft may have gone uncounted. If nothing was drafted, each token
-    was a step of its own. ``choices`` are unchanged without ``steps``, and if there are several choices.
+    The first window is the prefill's, a single token; ``drafted`` has the draft tokens of each later window. ``choices`` are unchanged
+    without ``steps``, and if there are several choices.
     """
     if steps is None or len(choices) != 1:
         return choices
     tokens = len(choices[0].token_ids)
-    if tokens and not steps.drafted:  # the first token is the prefill's, and no verify step
+    if tokens and not steps.drafted:  # each token was a step of its own
         return (replace(choices[0], windows=(1,) * tokens, drafted=(0,) * (tokens - 1)),)
+    # Windows may have more tokens than the answer, of which a limit cut the last one. If they have fewer, a step was not reported.
     if sum(steps.windows) < tokens:
         return choices
     return (replace(choices[0], windows=steps.windows, drafted=steps.drafted),)
@@ -234,16 +242,17 @@ def _read_reasoning(choice: Mapping[str, JSON]) -> str:
 def _read_tool_calls(choices: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
     """Return the tool calls in a message or in stream deltas.
 
-    Deltas with the same index are joined to one call, as in OpenAI's clients. The calls of a message are numbered as they stand: OpenAI's
-    have no index there, and another server's may be the place of the tool in the request.
+    Deltas with the same index are joined to one call, as in OpenAI's clients. The calls of a whole message are numbered by their order.
     """
     calls: dict[int, ToolCall] = {}
     for choice in choices:
+        is_whole_message = isinstance(choice.get("message"), Mapping)
         for position, piece in enumerate(_read_call_pieces(choice)):
             function = piece.get("function")
             fields = function if isinstance(function, Mapping) else {}
-            number = None if isinstance(choice.get("message"), Mapping) else read_count("tool_calls.index", piece.get("index"))
-            index = position if number is None else number
+            # OpenAI's messages have no index, and in another server's it may number the request's tools, not the calls.
+            delta_index = None if is_whole_message else read_count("tool_calls.index", piece.get("index"))
+            index = position if delta_index is None else delta_index
             partial_call = calls.get(index, ToolCall(index=index))
             calls[index] = replace(
                 partial_call,
@@ -251,7 +260,7 @@ def _read_tool_calls(choices: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, .
                 name=partial_call.name + (read_string(fields, "name") or ""),
                 arguments=partial_call.arguments + _read_arguments(fields),
             )
-    return tuple(replace(call, arguments=_join_surrogates(call.arguments)) for call in calls.values())
+    return tuple(replace(call, arguments=_join_split_characters(call.arguments)) for call in calls.values())
 
 
 def _read_call_pieces(choice: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
@@ -281,10 +290,10 @@ def _read_message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     return next((message for message in messages if isinstance(message, Mapping)), None)
 
 
-def _join_surrogates(text: str) -> str:
+def _join_split_characters(text: str) -> str:
     """Return ``text`` with adjacent surrogate halves joined to one character.
 
-    A server may divide a character beyond 16 bits between two pieces of a stream. Lone halves stay.
+    A server may divide a character beyond 16 bits, such as an emoji, between two pieces of a stream. Lone halves stay.
     """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _HALF.search(text) else text
 

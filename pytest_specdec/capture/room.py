@@ -35,16 +35,16 @@ def limit_setting_boot(plan: Plan, workload: str) -> Boot | None:
     """Return the baseline's boot settling a workload's token limits.
 
     If a workload is judged as structured output, the baseline answers first, and again under larger limits if most of its documents are
-    cut off. Concurrent servers wait for it. Returns None if the limits stay as planned. That is so for other workloads, and if another arm
-    answers first: at smoke depth, servers in turn end with the baseline. It is so too for a workload that may take a server down. Such a
-    one is not sent twice, since documents that are cut off show just as well that the server survives.
+    cut off. Concurrent servers wait for it. Returns None if the limits stay as planned.
     """
     is_judged_as_structured = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
     first_boot = next((boot for boot in plan.boots if workload in boot.answers and not boot.role.is_old), None)
-    if first_boot is None or not is_judged_as_structured or plan.workload(workload).may_kill:
+    if first_boot is None or not is_judged_as_structured:
         return None
-    # At smoke depth one boot answers as the baseline, then as the control.
-    return first_boot if first_boot.arms[0] == BASELINE else None
+    if plan.workload(workload).may_kill:
+        return None  # it may end its server: it is sent once, and documents that are cut off show as well whether the server survives
+    first_arm = first_boot.arms[0]  # of two at smoke depth, where one boot answers as the baseline, then as the control
+    return first_boot if first_arm == BASELINE else None  # other arms come first where servers run in turn at smoke depth
 
 
 def extended_room(directory: RunDirectory, plan: Plan, workload: str) -> int:

@@ -62,7 +62,7 @@ def record(
     from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415 - as above
     from pytest_specdec.capture.server_recipes import ServerRecipes  # noqa: PLC0415
 
-    directory, engine = replace(directory, secrets=variables.secrets_of(config.text)), engine_of(config.engine.kind)
+    directory = replace(directory, secrets=variables.secrets_of(config.text))
     boots = plan.boots if reusable is None else reusable.remaining(plan)
     completeness = _begin_completeness(config, plan, directory, reusable)
     steps = estimate.steps(boots, plan.workloads, plan.rates, route=plan.route)
@@ -71,23 +71,32 @@ def record(
     _write_first_documents(config, plan, directory)
     with _write_status_at_end(directory, completeness, reporter), raise_on_sigterm(), ExitStack() as device_locks:
         boots_to_start = [boot for boot in boots if not boot.attached]
-        # An engine's program is only needed for servers that are started with it.
-        if any(boot.role is not Role.SCORER for boot in boots_to_start):
-            engine.check(config)
-        if config.old and any(boot.role.is_old for boot in boots_to_start):
-            engine_of(config.old.kind).check(config.old_engine_config())
-        if config.scorer and any(boot.role is Role.SCORER for boot in boots_to_start):
-            engine_of(config.scorer.kind).check(config.scorer_config())
-        recipes.check()
+        _check_engines(config, boots_to_start)
+        recipes.check()  # raises ConfigError for a variable that the config names and nobody has set
+        # Ends servers that killed captures left behind, in this run and in those beside it: they may still hold accelerators.
         orphans.sweep(matrix_run.runs_folder(directory.root), held=directory.root)
         if boots_to_start:
             wait_s = min(reporter.left_s, locks.MAX_WAIT_S)
             device_locks.enter_context(devices.hold(config, wait_s, reporter.check, partial(_say_before_boots, plan, tell)))
         if any(boot.attached for boot in boots):
-            boots = _drop_refused_boots(boots, attachment.check(recipes, reporter), completeness)
+            refused = attachment.check(recipes, reporter)  # errors by variant, of those that cannot be compared with the baseline
+            boots = _drop_refused_boots(boots, refused, completeness)
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
         placement.run(boots, recipes, reporter, completeness)
     return run_documents.read_status(directory)
+
+
+def _check_engines(config: Config, boots_to_start: Sequence[Boot]) -> None:
+    """Raise EngineError if an engine needed here cannot serve the config.
+
+    An engine's program is only needed for servers that are started with it: those of the config, of the old engine, of the scorer.
+    """
+    if any(boot.role is not Role.SCORER for boot in boots_to_start):
+        engine_of(config.engine.kind).check(config)
+    if config.old and any(boot.role.is_old for boot in boots_to_start):
+        engine_of(config.old.kind).check(config.old_engine_config())
+    if config.scorer and any(boot.role is Role.SCORER for boot in boots_to_start):
+        engine_of(config.scorer.kind).check(config.scorer_config())
 
 
 def _say_before_boots(plan: Plan, tell: Callable[[Progress], None], text: str) -> None:
@@ -98,7 +107,7 @@ def _say_before_boots(plan: Plan, tell: Callable[[Progress], None], text: str) -
 def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, EngineError], completeness: Completeness) -> tuple[Boot, ...]:
     """Return the boots without those of the ``refused`` variants.
 
-    These variants have attached servers that cannot be compared with the baseline's. ``refused`` has the reasons by arm, to be recorded.
+    Their attached servers cannot be compared with the baseline's. ``refused`` has the reasons by arm: why their results will be missing.
     """
     for boot in boots:
         if boot.arm in refused:
@@ -126,14 +135,15 @@ def _begin_completeness(config: Config, plan: Plan, directory: RunDirectory, reu
     begins with the results already there. Answers of the old engine, copied from its own run to be scored here, count as complete.
     """
     if reusable is None:
-        run_documents.write_environment(directory, environment.environment(config, ""))
+        run_documents.write_environment(directory, environment.environment(config, engine_version=""))  # until a server reports one
         completeness = Completeness(plan)
     else:
-        version = run_documents.read_environment(directory).engine_version
-        completeness = Completeness(plan, earlier=run_documents.read_status(directory), version=version)
+        # The servers to come have to be of this version: answers of two engines would be mixed.
+        earlier_version = run_documents.read_environment(directory).engine_version
+        completeness = Completeness(plan, earlier=run_documents.read_status(directory), version=earlier_version)
         completeness.record_reusable(reusable)
-    for name in old_answers.list_stored(directory, plan):
-        completeness.record_transcript(OLD_BASELINE, name, "")
+    for workload_name in old_answers.list_stored(directory, plan):
+        completeness.record_transcript(OLD_BASELINE, workload_name, missing="")
     return completeness
 
 

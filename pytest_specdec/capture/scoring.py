@@ -76,7 +76,8 @@ class PromptLogprobs:
         """Return the distribution at every token, by one completion request.
 
         If the server refuses that, the sequence may fill its context. A request for all tokens but the last is then sent, and a
-        continuation of these for the last. The first refusal is returned if the sequence has one token or this fails too.
+        continuation of these for the last. The first refusal is returned if the sequence has one token, or if the request without the last
+        one fails too. If only the continuation fails, its reason is returned.
         """
         whole = self._score_prompt(request)
         if not whole.refused or len(request.token_ids) == 1:
@@ -97,7 +98,7 @@ class PromptLogprobs:
         api_request = dialect.continuations([[*request.prompt_token_ids, *earlier_ids]], request.top_tokens)
         return _request_distribution(
             self._server,
-            _select_weights(api_request, request.weights),  # those that gave the answer, such as a LoRA adapter's
+            _add_weight_fields(api_request, request.weights),  # so that the weights are those of the answer, such as a LoRA adapter's
             self._deadline_s,
             listed_tokens=request.top_tokens + 1,  # with the token of the continuation itself
             read_positions=lambda reply: dialect.continued(reply, [last_id], request.top_tokens),
@@ -110,9 +111,9 @@ class PromptLogprobs:
         sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)
         return _request_distribution(
             self._server,
-            _select_weights(api_request, request.weights),
+            _add_weight_fields(api_request, request.weights),  # so that the weights are those of the answer, such as a LoRA adapter's
             self._deadline_s,
-            listed_tokens=sequence_tokens * (request.top_tokens + 1),
+            listed_tokens=sequence_tokens * (request.top_tokens + 1),  # each token and its top ones: they limit the reply's bytes
             read_positions=lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens),
         )
 
@@ -160,9 +161,9 @@ class Continuations:
         api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
         return _request_distribution(
             self._server,
-            _select_weights(api_request, request.weights),
+            _add_weight_fields(api_request, request.weights),
             self._deadline_s,
-            listed_tokens=len(token_ids) * (top_tokens + 1),
+            listed_tokens=len(token_ids) * (top_tokens + 1),  # for each prefix its top tokens and the new one: they limit the reply's bytes
             read_positions=lambda reply: dialect.continued(reply, token_ids, top_tokens),
         )
 
@@ -175,7 +176,7 @@ def scorer(route: ScoringRoute, server: ArmServer, deadline_s: float, is_over: C
     return Continuations(server, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(server, deadline_s)
 
 
-def _select_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
+def _add_weight_fields(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
     """Return the request with the fields choosing the weights.
 
     ``weights`` are these fields, such as a LoRA adapter's name, as JSON. None stays None.
@@ -283,59 +284,67 @@ class TranscriptScorer:
     def request(self, answer: Answer, top_tokens: int) -> ScoringRequest:
         """Return the token sequence of an answer, to be scored.
 
-        It has no tokens if the answer's or its prompt's token ids are unknown, or if it is too long to be scored.
+        It has no tokens, and is then not sent, if the answer's or its prompt's token ids are unknown, or if there are more than
+        ``scored_to``. Its weights are fields of the answered request, such as the name of a LoRA adapter.
         """
         if answer.is_longer_than(self.scored_to):
             return ScoringRequest(prompt_token_ids=(), token_ids=(), top_tokens=top_tokens)
         prompt = answer.prompt_token_ids or (self.prompt_token_ids(answer.request_id) if answer.choice.token_ids else ())
-        weights = json.dumps(self.weights(answer.request_id), sort_keys=True)
         token_ids = answer.choice.token_ids if prompt else ()
-        return ScoringRequest(prompt_token_ids=prompt, token_ids=token_ids, top_tokens=top_tokens, weights=weights)
+        weight_fields = json.dumps(self.weights(answer.request_id), sort_keys=True)  # text, since equal requests are found by their hash
+        return ScoringRequest(prompt_token_ids=prompt, token_ids=token_ids, top_tokens=top_tokens, weights=weight_fields)
 
     def prefetch(self, request: ScoringRequest) -> None:
         """Score one sequence before its transcript is whole, from any thread.
 
         The result is stored for :meth:`score`. A sequence on which the server fails is left to that method, which scores it again and may
-        restart the server; here the server only gets a moment to end, so that its death is noticed.
+        restart the server.
         """
-        if request.token_ids and request not in self._scored:
-            distribution = self._distribution(request)
-            if distribution.failed:
-                if not self.server.recipe.setup.attached:  # an attached one that is seen gone once counts as gone for good
-                    self.server.wait_for_end()
-            else:
-                self._scored[request] = distribution
+        if not request.token_ids or request in self._scored:
+            return
+        distribution = self._distribution(request)
+        if not distribution.failed:
+            self._scored[request] = distribution
+        elif not self.server.recipe.setup.attached:
+            # A server that dies now gets a moment to end, and its end then counts as that of a failed request. An attached one is not
+            # watched here: found gone even once, it would count as gone for good.
+            self.server.wait_for_end()
 
     def _distribution(self, request: ScoringRequest) -> ScoredSequence:
         self._route = self._route or self.scorer()
         return self._route.distribution(request)
 
     def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
-        """Score all ``requests``, those that the server fails twice.
+        """Score all ``requests``, and retry those that the server failed.
 
-        Each of these is retried once, alone, on a fresh server; if it fails again, it keeps that result. The fresh server serves further
-        retries until one fails, and the next gets another. On an attached server, somebody else's, nothing is retried by default.
+        It ends early without a server or time: requests that are not scored by then have no result.
         """
-        # A failure ends the concurrent scoring early; after the retries it goes on with what is still pending.
         while self.reporter.left_s > 0 and self.server.ensure_running():
             pending = [request for request in requests if request not in self._scored]
-            self._score_concurrently(pending, _CONCURRENCY)
+            self._score_concurrently(pending, _CONCURRENCY)  # ends early at a failure: the next turn goes on with the rest
             failed = [request for request in pending if request in self._scored and self._scored[request].failed]
-            needs_fresh_server = True
-            for request in failed:
-                # A server on which a request failed is not used again, with or without a retry; an attached one is only left.
-                if needs_fresh_server:
-                    self.server.terminate()
-                if self.server.may_replay and self.server.ensure_running():
-                    self._score_concurrently([request], 1)
-                needs_fresh_server = self._scored[request].failed
             if not failed:
                 return
+            self._retry_alone(failed)
+
+    def _retry_alone(self, failed: Sequence[ScoringRequest]) -> None:
+        """Score each of ``failed`` once more, alone, on a fresh server.
+
+        One that fails again keeps that result. A fresh server serves further retries until one fails. On an attached server, somebody
+        else's, nothing is retried by default (``may_replay``).
+        """
+        has_server_failed = True
+        for request in failed:
+            if has_server_failed:
+                self.server.terminate()  # nothing is known of its state, so that it is not used again, with or without a retry
+            if self.server.may_replay and self.server.ensure_running():
+                self._score_concurrently([request], 1)
+            has_server_failed = self._scored[request].failed
 
     def _score_concurrently(self, requests: Sequence[ScoringRequest], concurrency: int) -> None:
         """Score ``requests`` until the server fails one or the time is over.
 
-        Those that are already sent are waited for. The progress is reported after every sequence.
+        No further request is sent then; those already sent are waited for. The progress is reported after every sequence.
         """
         threads = self.server.concurrency(concurrency)
         pool = ThreadPool(
@@ -346,8 +355,6 @@ class TranscriptScorer:
             self._scored[request] = distribution
             done, tokens = done + 1, tokens + len(distribution.positions)
             self.reporter.update(done, tokens)
-            if self.reporter.left_s <= 0:
-                pool.stop()
 
 
 def _describe_gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequence]) -> str:

@@ -37,14 +37,15 @@ class ScoringQueue:
         self._session = session
         self._waiting: queue.Queue[_Job] = queue.Queue(_MAX_WAITING)
         self._closed = threading.Event()
-        self._scorings: dict[str, TranscriptScorer] = {}
+        self._scorers: dict[str, TranscriptScorer] = {}
 
     def scoring(self, workload: str) -> TranscriptScorer:
         """Return this server's scorer of answers to ``workload``.
 
         Every call returns the same one, since it holds the sequences that are already scored.
         """
-        return self._scorings.setdefault(workload, self._session.scoring(self._session.recipes.plan.workload(workload)))
+        new_scorer = self._session.scoring(self._session.recipes.plan.workload(workload))
+        return self._scorers.setdefault(workload, new_scorer)  # in one step, since the threads of several arms may ask at once
 
     def start(self) -> None:
         """Start the threads for scoring the queued answers.
@@ -55,9 +56,10 @@ class ScoringQueue:
             threading.Thread(target=self._score_queued_answers, name="specdec-scoring", daemon=True).start()
 
     def taker(self, workload: str, top_tokens: int) -> Callable[[Answer], None]:
-        """Return a callback for queueing one arm's answers for scoring.
+        """Return a callback for queueing an arm's answers to ``workload``.
 
-        ``top_tokens`` is the number of top tokens to score these with.
+        They are scored later, each token with ``top_tokens`` likeliest ones, by the scorer that all arms' answers to this workload share:
+        it scores equal answers once.
         """
         scorer = self.scoring(workload)
         return lambda answer: self._put((scorer, answer, top_tokens))
@@ -97,7 +99,7 @@ class ScoringQueue:
     def _score_queued_answers(self) -> None:
         """Score queued answers once the baseline is probed, until closed.
 
-        Runs in each scoring thread. Errors are ignored here: an unscored answer is scored again later, and raises its error then.
+        Runs in each scoring thread. Errors are ignored: answers left unscored here are scored in the plan's order, and raise theirs then.
         """
         while not (self._session.probed or self._is_over):
             self._closed.wait(_SCORING_PAUSE_S)
@@ -107,10 +109,10 @@ class ScoringQueue:
             except queue.Empty:
                 continue
             try:
-                # Scoring shares the machine's lock. An arm whose answers find this queue full waits for it while holding that lock: to
-                # queue behind a capture that waits for the arm would be a deadlock.
+                # Scoring shares the machine's lock with the arms. Captures that want it alone queue for it, and others queue behind them.
+                # This thread must not: an arm that holds the lock may be waiting for it to make room in this full queue.
                 with suppress(Exception), self._session.shared(skip_queue=True), self._session.server.event_gate.use() as is_free:
                     if is_free:  # a server that was put to sleep scores nothing until it is started anew
-                        scorer.prefetch(scorer.request(answer, top_tokens))
+                        scorer.prefetch(scorer.request(answer, top_tokens))  # scored now, ahead of the plan's order
             finally:
                 self._waiting.task_done()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.capture.timed.requests import LoadSamples
     from pytest_specdec.model.event import Event, EventOutcome
+    from pytest_specdec.model.timing import Timing
     from pytest_specdec.model.transcript import ServerFailure
     from pytest_specdec.model.workload import Workload
 
@@ -73,7 +74,7 @@ class Sender:
         self.cut_off = ""
         """Why requests were cut off by the end of the capture's time; empty if none was."""
         self.load: LoadSamples | None = None
-        """The client's load; None unless the stamper sent the requests."""
+        """The client's load; None unless a process of its own, the stamper, sent the requests and took their times."""
         self._deadlines = deadlines
         self._on_answer = on_answer
         self.event_outcomes: list[EventOutcome] = []
@@ -86,6 +87,7 @@ class Sender:
         self._failures = 0
         """Failures so far, those of which a replay is still under way included."""
         self._restarts_before = server.restarts
+        """Restarts of the server by earlier workloads."""
         self._uncounted_restarts = 0 if server.running else 1
         """1 if an earlier workload left the server dead: its restart does not count against this workload."""
 
@@ -140,20 +142,21 @@ class Sender:
     def keep_unless_failed(self, job: Job, outcome: TimedAnswer) -> bool:
         """Record a request's outcome; return False if the server failed it.
 
-        A failure is left to the caller. The answer is kept, or the request is set aside as cut off by the end of the capture's time. If the
-        server dies under a request that its client was to leave early (``abort_after``), it counts as aborted, unless it was sent alone.
+        A failure is left to the caller, who sends the request again alone. Anything else is recorded here.
         """
         is_concurrent = self.server.concurrency(self.workload.concurrency) > 1
         if outcome.ending is FailureKind.DIED and job.request.abort_after is not None and is_concurrent:
-            # Sent again alone, it would leave before the server's end shows: the requests in flight with it show the end.
+            # Its client was to leave early: sent again alone, it would leave before a death shows. It counts as aborted here, and the
+            # requests in flight with it show the death.
             outcome = replace(outcome, ending=None, answer=replace(outcome.answer, aborted=True))
         if outcome.ending is None:
             self.keep(job, outcome)
-        elif self.has_failed(job, outcome):
+            return True
+        if self.has_failed(job, outcome):
             return False
-        else:
-            self.cut_off = "cut off when the time given to the capture was used up"
-            self.set_aside(job, self.cut_off)
+        # An ending that is no failure of the server's: the capture's time was used up, which cut the request off.
+        self.cut_off = "cut off when the time given to the capture was used up"
+        self.set_aside(job, self.cut_off)
         return True
 
     def has_failed(self, job: Job, outcome: TimedAnswer) -> bool:
@@ -217,8 +220,7 @@ class Sender:
         """Send ``jobs`` by the stamper until one fails, then yield the outcomes.
 
         The stamper, a process that takes the times, sends each request only once; one refused with a 429 is sent again by the ordinary
-        client. Requests that nothing is yielded for stay pending. These are the ones that were not tried, those that failed on a dead
-        server, and those rejected with a 4xx when the time is up or the server failed: a 4xx only counts if it recurs.
+        client. Requests that nothing is yielded for stay pending.
         """
         deadlines = [self._deadlines.deadline_of(job.request, job.pass_index, self.server.slowest_s) for job in jobs]
         timed_requests = [
@@ -231,22 +233,25 @@ class Sender:
         self.load = samples if self.load is None else self.load + samples
         first_failed = {outcome.answer.key for outcome in _first_failures([outcome for outcome in timed_answers if outcome is not None])}
         for job, deadline, outcome in zip(jobs, deadlines, timed_answers, strict=True):
-            if outcome is None or (outcome.ending is not None and job.key not in first_failed):
-                continue
+            if outcome is None:
+                continue  # not tried: a request before it failed, or the time was up
+            if outcome.ending is not None and job.key not in first_failed:
+                continue  # it failed because the server was dead already
             if is_rejection(outcome.answer.status) and (first_failed or self.reporter.left_s <= 0):
-                continue
+                continue  # a 4xx only counts if it recurs, and there is no server or no time to see that
             if outcome.answer.status == HTTPStatus.TOO_MANY_REQUESTS:
                 yield job, self._resend_after_429(job)
             else:
                 yield job, self._examine(job, self._note_outcome(job, outcome, deadline))
 
     def _resend_after_429(self, job: Job) -> TimedAnswer:
-        """Return the outcome of a request sent again after a 429.
+        """Send a request again after a 429, and return its outcome.
 
-        The client pauses before each further try. The 429 that the stamper got is counted too.
+        The stamper, the process that sends timed requests, got that 429 and never repeats a request. The ordinary client, used here, pauses
+        and repeats after further ones; ``limited`` is the number of all.
         """
         outcome = self.send(job)
-        return replace(outcome, limited=outcome.limited + 1)
+        return replace(outcome, limited=outcome.limited + 1)  # the stamper's own
 
     def send(self, job: Job, *, examined: bool = True) -> TimedAnswer:
         """Return the outcome of one request, after waiting for it.
@@ -256,7 +261,7 @@ class Sender:
         """
         deadline, streamed = self._deadline(job), job.request.stream
         if streamed is None:
-            streamed = self.workload.stream or self.workload.timed or self._needs_chunks
+            streamed = self.workload.stream or self.workload.timed or self._shows_drafts_in_chunks
         outcome = self.server.client.send(job.request, streamed=streamed, deadline_s=deadline.seconds, pass_index=job.pass_index)
         outcome = self._note_outcome(job, outcome, deadline)
         return self._examine(job, outcome) if examined else outcome
@@ -289,10 +294,10 @@ class Sender:
         return _add_deadline_reason(outcome, deadline.reason) if outcome.ending is FailureKind.HUNG else outcome
 
     @property
-    def _needs_chunks(self) -> bool:
-        """True if only chunks show the drafts of these answers.
+    def _shows_drafts_in_chunks(self) -> bool:
+        """True if drafts are counted by the chunks of streamed answers.
 
-        The server's counters may then come after the answers that they count.
+        The server's own counters may come after the answers that they count, so that their growth is no measure of these.
         """
         return self.server.recipe.dialect.counters_late
 
@@ -310,7 +315,7 @@ class Sender:
         One that fails is tried once more on a fresh server, if there may be one, to see whether it recurs. A server that it failed on is
         ended, since nothing is known of its state. Raises Unavailable without a server for it; a first failure is recorded all the same.
         """
-        self._event = None  # a server started for this event needs no earlier one
+        self._event = None  # so that a server started here gets this event alone, not the one before it too
         self.ensure_running()
         event_outcome = self._do_event(event)
         self.event_outcomes.append(event_outcome)
@@ -321,7 +326,7 @@ class Sender:
             self.event_outcomes[-1] = event_outcome
         if event_outcome.ending is not None:
             self.server.terminate()
-        self._event = event if event_outcome.is_done else None
+        self._event = event if event_outcome.is_done else None  # every server started later gets it before its requests
 
     def _do_event(self, event: Event) -> EventOutcome:
         """Do ``event`` to the running server and return its outcome.
@@ -388,21 +393,24 @@ def _add_deadline_reason(outcome: TimedAnswer, reason: str) -> TimedAnswer:
 def _first_failures(stamped: Sequence[TimedAnswer]) -> list[TimedAnswer]:
     """Return the first failure and those in flight with it.
 
-    First is the failure that ended first. In flight with it were those sent before it ended: a request without a connection was not, and
-    comes first only if no failed one was sent. A later failure with a status, a 5xx, counts as well: the server went on, and failed this
-    one by itself. Returns an empty list without a failure.
+    First is the sent request that failed first. Only if none was sent it is the first that got no connection. A later failure with a
+    status, a 5xx, is returned as well: the server went on, and failed this one by itself. Returns an empty list without a failure.
     """
     timed_failures = [
         (outcome.answer.timing, outcome) for outcome in stamped if outcome.ending is not None and outcome.answer.timing is not None
     ]
     if not timed_failures:
         return []
-    timed_failures.sort(key=lambda pair: (pair[1].unsent, pair[0].done_s))
+    timed_failures.sort(key=lambda pair: (pair[1].unsent, pair[0].done_s))  # sent requests come before unsent ones
     first_timing, first = timed_failures[0]
+
+    def was_in_flight(timing: Timing, outcome: TimedAnswer) -> bool:
+        return not outcome.unsent and timing.sent_s < first_timing.done_s
+
     return [
         outcome
         for timing, outcome in timed_failures
-        if outcome is first or outcome.answer.status is not None or (not outcome.unsent and timing.sent_s < first_timing.done_s)
+        if outcome is first or was_in_flight(timing, outcome) or outcome.answer.status is not None
     ]
 
 

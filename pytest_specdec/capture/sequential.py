@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all ``boots`` in their order, one after the other.
 
-    A boot, one start of a server with its work, may fail without stopping the others, unless it is the first one of the baseline or the
-    control, without which nothing is judged. Boots that serve no arm but those that did not come up are left out (:func:`why_needless`);
-    ``dead_arms`` are such variants and arms of the old engine. A small-cache boot that did not come up does not count there, since the arm
-    may still come up with the usual cache.
+    A boot, one start of a server with its work, may fail without stopping the others. Only if the first boot of the baseline or of the
+    control fails, its error is raised: nothing is judged without it.
     """
-    dead_arms: set[str] = set()
+    dead_arms: set[str] = set()  # variants, and arms of the old engine, whose server did not come up: boots for their sake are left out
     for boot in boots:
         if reason := why_needless(boot, recipes.plan, dead_arms):
             completeness.record_reason(boot, reason)
@@ -41,9 +39,11 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
                 _score_answers(session)
         except EngineError as error:
             completeness.record_error(boot, error)
-            if not is_up and (boot.role is Role.VARIANT or boot.role.is_old) and not boot.small_cache:
+            if boot.small_cache:
+                continue  # an extra boot with too small a cache: the arm's own, with the usual one, may still come up
+            if not is_up and (boot.role is Role.VARIANT or boot.role.is_old):
                 dead_arms.add(boot.arm)
-            if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache and boot.number == 1:
+            if boot.role in {Role.BASELINE, Role.CONTROL} and boot.number == 1:  # later boots of an arm only repeat its timed workloads
                 raise
 
 

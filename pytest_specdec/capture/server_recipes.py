@@ -90,21 +90,23 @@ class ServerRecipes:
         """
         config, setup = self.config_of(boot), self._setup(boot)
         if setup.attached is not None:
-            return self._recipe(boot, setup, None)
+            return self._recipe(boot, setup, command=None)
         if config.stack and boot.role not in {Role.DRAFT, Role.SCORER}:
             return self._stack_recipe(boot, config, setup)
         pinned = str(setup.args.get("port", ""))
         setup = replace(setup, port=ports.require_port(int(pinned)) if pinned.isdecimal() else ports.free())
-        return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
+        return self._recipe(boot, setup, command=engine_of(config.engine.kind).command(config, setup))
 
     def _stack_recipe(self, boot: Boot, config: Config, setup: ServerSetup) -> ServerRecipe:
         """Return the recipe of a stack: a server of several processes.
 
-        Each process gets a port that is free now. The recipe has the setup of the process that requests are sent to.
+        Each process gets a port that is free now, and a recipe of its own, with its command. ``setup`` is that of all processes; the whole
+        server has the port of the process that requests are sent to.
         """
         free = {name: ports.free() for name in stack.port_names(config.stack)}
         commands = StackCommands(config=config, engine=engine_of(config.engine.kind), setup=setup, ports=free)
-        return replace(self._recipe(boot, commands.asked_setup(), None), processes=commands.recipes())
+        whole_server = self._recipe(boot, commands.asked_setup(), command=None)  # its processes have commands
+        return replace(whole_server, processes=commands.recipes())
 
     def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
         """Return the recipe of a server, with the config's limits.
@@ -131,15 +133,16 @@ class ServerRecipes:
     def _setup(self, boot: Boot) -> ServerSetup:
         """Return the arguments, variables and address of a boot's server.
 
-        The port is left at 0, to be chosen later. The engine's arguments and variables come first. Those for speed boots, those for the arm
-        (its overlay), and arguments for a small cache are laid over these in this order. A draft model has its own address.
+        The port is left at 0, to be chosen later. Over the engine's settings are laid those for speed boots (arguments, variables), those
+        for the arm (its overlay), and arguments for a small cache. A draft model has its own name and address, none of the engine's.
         """
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         speed = (self.config.speed if boot.timed else None) or Overlay()
+        is_draft = boot.role is Role.DRAFT
         env = {name: _expand_variables(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
         api_key = _expand_variables(engine.api_key, "engine", "api_key") if engine.api_key else None
         return ServerSetup(
-            model=boot.arm if boot.role is Role.DRAFT else engine.model,
+            model=boot.arm if is_draft else engine.model,
             port=0,
             args=merge(engine.args, speed.args, overlay.args, _small_cache_args(self.config_of(boot)) if boot.small_cache else {}),
             env=env,
@@ -147,12 +150,12 @@ class ServerRecipes:
             speculative=boot.role.speculates,
             headers={**_expand_values(engine.headers, "headers"), **_expand_values(overlay.headers, "headers")},
             body={**engine.body, **overlay.body},
-            served_as=overlay.served_as or ("" if boot.role is Role.DRAFT else engine.served_as or ""),
-            any_model=boot.role is Role.DRAFT and boot.arm == _UNNAMED,
-            counted=sources(overlay.metrics_url or (() if boot.role is Role.DRAFT else engine.metrics_url)),
-            attached=_base_url(overlay.url or (None if boot.role is Role.DRAFT else engine.url)),
+            served_as=overlay.served_as or ("" if is_draft else engine.served_as or ""),
+            any_model=is_draft and boot.arm == _UNNAMED_DRAFT,  # whatever model its server lists
+            counted=sources(overlay.metrics_url or (() if is_draft else engine.metrics_url)),  # where counters are read
+            attached=_base_url(overlay.url or (None if is_draft else engine.url)),
             folder=self.directory.server_log(boot.index, boot.arm).parent,
-            secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
+            secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),  # to be struck out of logs and errors
         )
 
     def config_of(self, boot: Boot) -> Config:
@@ -173,7 +176,7 @@ class ServerRecipes:
         return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
 
 
-_UNNAMED = Role.DRAFT.value
+_UNNAMED_DRAFT = Role.DRAFT.value
 """The arm of a draft model that the config gives an address and no name."""
 
 

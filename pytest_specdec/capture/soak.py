@@ -66,7 +66,7 @@ class Soak:
         self._failures = 0
         """Failures of the server in the soak so far."""
         self._restarts_at_failures: list[int] = []
-        """Restarts before each failure that ended its server: a failure after more of them is a fresh server's."""
+        """Restarts so far at each failure that ended the server: if there are more at a later failure, a fresh server has failed."""
         self._is_over = False
 
     def run(self) -> None:
@@ -78,7 +78,8 @@ class Soak:
         """
         began_s = time.monotonic()
         while not self._is_over and (passed_s := time.monotonic() - began_s) < self._workload.soak_s:
-            self._server.event_gate.begin_events()  # in each round: a server that was started anew has had no events
+            # Keeps other threads from the server, as events do. Done in each round, since a fresh server is open to them again.
+            self._server.event_gate.begin_events()
             self._sender.ensure_running()
             self._send_round(began_s, until_s=began_s + passed_s + self._workload.soak_s / ROUNDS)
             self._report()
@@ -96,8 +97,8 @@ class Soak:
     def _send_round(self, began_s: float, *, until_s: float) -> None:
         """Send the requests until ``until_s``, and add the round's sums to ``rounds``.
 
-        They are sent at least once; times are by the monotonic clock. If the server was started anew in the round, or has no counters, the
-        sum of the counts in the answers stands in for their growth. Raises Unavailable, after the sums are added, if no server is left.
+        They are sent at least once; times are by the monotonic clock. The drafts are the growth of the server's counters, or else the sum
+        of the counts in the answers. Raises Unavailable, after the sums are added, if no server is left.
         """
         start_s, restarts, sums = time.monotonic(), self._sender.restarts, _Sums()
         before, ranks_before = self._read_counters(), self._server.ranks
@@ -109,9 +110,9 @@ class Soak:
         except Unavailable as error:
             lost = error
         end_s = time.monotonic()
-        is_whole = self._sender.restarts == restarts and self._server.running
-        after = self._read_counters() if is_whole else None
-        counted = None if before is None or after is None else after - before
+        is_same_server = self._sender.restarts == restarts and self._server.running  # a fresh one counts from 0
+        after = self._read_counters() if is_same_server else None
+        growth = None if before is None or after is None else after - before
         self.rounds.append(
             SoakRound(
                 at_s=round(end_s - began_s, 3),
@@ -120,10 +121,10 @@ class Soak:
                 tokens=sums.tokens,
                 failed=sums.failed,
                 refused=sums.refused,
-                counters=counted if is_whole and counted is not None else sums.answered,
-                ranks=subtract_ranks(ranks_before, self._server.ranks) if is_whole and ranks_before else (),
+                counters=sums.answered if growth is None else growth,
+                ranks=subtract_ranks(ranks_before, self._server.ranks) if is_same_server and ranks_before else (),  # as read for ``after``
                 resident_mib=self._server.resident_mib(),
-                changed=tuple(sums.changed),
+                changed=tuple(sums.changed),  # ids of greedy requests with other tokens than in the first pass
             )
         )
         if lost is not None:
@@ -159,12 +160,13 @@ class Soak:
                 self._record_failure(failed)
 
     def _add_answer(self, sums: _Sums, job: Job, outcome: TimedAnswer) -> None:
-        """Add an answer to ``sums``, and to the server's other traffic.
+        """Add an answer to ``sums``, and its tokens to those aside.
 
-        That is counted apart from the workload's answers. A greedy answer counts as changed if its token ids differ from those of the
-        workload's first pass, which came before the soak.
+        Tokens aside are those of requests beside the workload's own, so that an attached server's counters can be explained. A greedy
+        answer counts as changed if its token ids differ from those of the workload's first pass, which came before the soak.
         """
-        answer, first = outcome.answer, self._sender.outcomes.get(job.key)
+        answer = outcome.answer
+        first = self._sender.outcomes.get(job.key)  # the first pass's: a soak sends with the same pass index, and stores no answers
         self._server.add_aside(answer)
         sums.requests += 1
         sums.tokens += outcome.tokens
@@ -176,14 +178,14 @@ class Soak:
     def _record_failure(self, failed: Sequence[TimedAnswer]) -> None:
         """Record a failure of the server, and whether it has recurred.
 
-        It has recurred if the server is a fresh one, started after an earlier failure in this soak. A server that was started here is
-        replaced after any failure. An attached one, of somebody else, is fresh only after its death: after an error it is the same one, and
-        nothing recurs. A recurrence ends the soak, and so does the third failure.
+        It has recurred if a fresh server fails, one started after an earlier failure in this soak. A recurrence ends the soak, and so does
+        the third failure. Else a server that was started here is replaced, whatever its failure.
         """
         is_attached, restarts = bool(self._server.recipe.setup.attached), self._sender.restarts
-        has_recurred = any(restarts > earlier for earlier in self._restarts_at_failures)
-        failures = self._sender.create_failure(failed).server_failures
-        if not is_attached or any(failure.ending is FailureKind.DIED for failure in failures):
+        has_recurred = any(restarts > restarts_then for restarts_then in self._restarts_at_failures)  # since then it was started anew
+        failures = self._sender.create_failure(failed).server_failures  # one for each failed request
+        has_died = any(failure.ending is FailureKind.DIED for failure in failures)
+        if has_died or not is_attached:  # an attached server, of somebody else, stays the same after an error: nothing recurs then
             self._restarts_at_failures.append(restarts)
         self._failures += 1
         self._is_over = has_recurred or self._failures >= _MOST_FAILURES

@@ -44,10 +44,11 @@ class Burst:
     def tokens(self, usage: Usage | None) -> int | None:
         """Return the number of tokens in the burst, at least 1.
 
-        They are counted by ids, or else estimated by the burst's part of the answer's text and ``usage``. Returns None without either.
+        ``usage`` has the server's token counts for the whole answer. If the chunks have no token ids to count, the number is estimated as
+        the burst's share of the answer's text. Returns None without ids and usage.
         """
         if self.token_ids:
-            return self.token_ids
+            return self.token_ids  # their number
         return max(1, round(self.text_fraction * usage.completion_tokens)) if usage else None
 
 
@@ -95,8 +96,8 @@ def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done
 def first_burst(sized: Sequence[Arrival]) -> Burst | None:
     """Return the first burst of a stream's chunks, None without chunks.
 
-    It ends at the first gap so long that the client must have waited for the next chunk. Chunks without such a gap had already arrived when
-    the client read the first, so that their stamps are too late.
+    The burst is what had arrived when the client read the first chunk. It ends at the first gap so long that the client must have waited
+    for the next chunk. Its tokens are their number of ids, or are estimated later from its share of the answer's characters.
     """
     if not sized:
         return None

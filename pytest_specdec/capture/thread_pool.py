@@ -78,7 +78,8 @@ class ThreadPool(Generic[J, R]):
     def _run_jobs(self) -> None:
         """Run jobs in this thread until none may be started.
 
-        Results go into a queue; a closing None tells the iteration that the thread has ended.
+        Results go into a queue; a closing None tells the iteration that the thread has ended. An exception goes there too: the iteration
+        raises it, and by that stops the pool.
         """
         while (job := self._next_job()) is not None:
             try:

@@ -253,9 +253,9 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
         """
         try:
             yield from self._decode() if self._encoding not in {"", "identity"} else self._count_bytes()
-        except HTTPX.TransportError as error:
+        except HTTPX.TransportError as error:  # the socket was shut by the timer, or the server cut the body off
             raise _timeout_if_overdue(self._limits, error) from error
-        if self._limits.overdue:  # a shut socket is the end of a body that goes on until its end
+        if self._limits.overdue:  # a body without a length ends with its connection: the socket shut by the timer looks like its end
             raise HTTPX.ReadTimeout(_OVERDUE)
 
     def close(self) -> None:

@@ -91,12 +91,13 @@ def _why_no_images(config: Config, engine: Engine) -> str:
 
 
 def _why_no_long_context(config: Config, _engine: Engine) -> str:
-    """Return why the servers admit short sequences alone.
+    """Return why the servers admit no long sequences; empty if they do.
 
-    Empty if they admit longer ones, or if their arguments do not state it: they report it when they are started.
+    Long are those above ``SHORTEST_LIMIT`` tokens, the least context of which shares are asked for. The workloads of the family "context",
+    whose prompts go up to the limit, cover a shorter one.
     """
     limit = admitted_tokens(config)
-    if limit is None or limit > SHORTEST_LIMIT:
+    if limit is None or limit > SHORTEST_LIMIT:  # None if their arguments do not state it: they report it when they are started
         return ""
     return f"needs sequences of more than {SHORTEST_LIMIT:,} tokens, and the servers admit {limit:,}, which the family context fills"
 

@@ -49,7 +49,7 @@ class WorkloadResult:
 
 
 class WorkloadRunner:
-    """Sends a workload to one arm, by passes or parts.
+    """Sends a workload to one arm, pass by pass, or each pass in parts.
 
     No other workload uses the arm meanwhile.
     """
@@ -92,15 +92,19 @@ class WorkloadRunner:
         self._account = TrafficAccount(server)
         self._counter_discrepancy = Discrepancy()
         self._preemptions_at_begin: int | None = None
-        self._restarts_at_begin = 0
-        """Starts of a server that an earlier workload left dead: they come before the counters are read first."""
         self._preemptions: int | None = None
+        """Requests that the server put off for want of cache; None if they are not counted."""
+        self._restarts_at_begin = 0
+        """Restarts before the first reading of counters, as of a server that an earlier workload left dead."""
         self._soak = Soak(self._sender, reporter)
         self._machine_load: float | None = None
+        """Most processes per core of this machine after a timed pass; None before."""
         self._new_ttft_s: dict[str, float] = {}
+        """Seconds to the first token by request, of prompts new to the server when it was warmed up."""
         self._started_at = ""
         self._wall_s = 0.0
         self._unavailable = ""
+        """Why no server or no time is left for the workload; empty if both are."""
 
     @property
     def workload(self) -> Workload:
@@ -133,9 +137,10 @@ class WorkloadRunner:
         with self._until_unavailable():
             self._warm_up()
             self._restarts_at_begin = self._sender.restarts
-            self._server.note_processes()
+            self._server.note_processes()  # so that a later death can name those that are gone
             self._before, self._ranks_before = self._server.counters(), self._server.ranks
-            self._account.begin()
+            self._account.begin()  # reads an attached server's token counters, which show its other clients
+            # Preemptions, requests put off for want of cache, are what a workload for a small cache is to bring about.
             self._preemptions_at_begin = self._server.preemptions() if self._workload.small_cache else None
 
     @property
@@ -215,18 +220,22 @@ class WorkloadRunner:
     def _preemptions_before(self) -> int:
         """Preemptions that the server had counted before the workload.
 
-        A fresh server counts from 0 again. If every reading resets the count, the sum of all readings goes on over restarts.
+        It is 0 after a restart, since a fresh server counts anew, and if nothing was counted before.
         """
-        begins_anew = self._is_restarted and not self._server.recipe.dialect.counters_drain
-        return 0 if begins_anew else self._preemptions_at_begin or 0
+        # Where every reading resets the server's count (it drains), a sum of all readings takes its place, which a restart does not reset.
+        is_sum = self._server.recipe.dialect.counters_drain
+        if self._is_restarted and not is_sum:
+            return 0
+        return self._preemptions_at_begin or 0
 
     def result(self) -> WorkloadResult:
         """Return the transcript of all passes, with the reason for gaps.
 
         The reason is empty if it is whole. Requests that could not be sent have an answer of status None.
         """
-        missing = next(iter(self._sender.denials), "") or self._unexcused_reason(self._unavailable or self._sender.cut_off)
-        return WorkloadResult(transcript=self._transcript(), missing=missing)
+        denial = next(iter(self._sender.denials), "")  # a 4xx about a key or quota: no failure of the server excuses it
+        gap = self._unavailable or self._sender.cut_off  # no server or time was left, or the end of the time cut requests off
+        return WorkloadResult(transcript=self._transcript(), missing=denial or self._unexcused_reason(gap))
 
     @contextmanager
     def _until_unavailable(self) -> Iterator[None]:
@@ -249,23 +258,23 @@ class WorkloadRunner:
     def _warm_up(self) -> None:
         """Have a server running, warmed up if the workload is timed.
 
-        Warming up sends all requests once. Of the answers only the times to first tokens are noted, for prompts that are new to the server.
-        A server failure in it is recorded; a server that did more than answer 5xx is replaced.
+        Warming up sends all requests once. A server failure in it is recorded; a server that did more than answer 5xx is replaced.
         """
-        if self._workload.timed:
-            self._sender.ensure_running()
-            failed = []
-            for job, outcome in self._sender.create_pool(self._sender.jobs(1)):
-                self._reporter.update(0, 0)
-                self._note_new_prompt(outcome.answer)
-                if self._sender.has_failed(job, outcome):
-                    failed.append(outcome)
-            if failed:
-                self._sender.server_failures += self._sender.create_failure(failed).server_failures
-                terminate_unless_only_errors(self._server, failed)
         self._sender.ensure_running()
+        if not self._workload.timed:
+            return
+        failed = []
+        for job, outcome in self._sender.create_pool(self._sender.jobs(1)):
+            self._reporter.update(0, 0)  # shows that the capture goes on; none of these answers is counted
+            self._note_ttft_of_new_prompt(outcome.answer)
+            if self._sender.has_failed(job, outcome):
+                failed.append(outcome)
+        if failed:
+            self._sender.server_failures += self._sender.create_failure(failed).server_failures
+            terminate_unless_only_errors(self._server, failed)
+        self._sender.ensure_running()  # again, since it may have died meanwhile
 
-    def _note_new_prompt(self, answer: Answer) -> None:
+    def _note_ttft_of_new_prompt(self, answer: Answer) -> None:
         """Note the time to the first token of an uncached prompt.
 
         A prompt counts if less than half of it came from the server's cache. Nothing is noted without a time or usage.
@@ -288,11 +297,13 @@ class WorkloadRunner:
     def _count_drafts_by_answers(self) -> SpecCounters | None:
         """Return the counts of all answers; None if one reports none.
 
-        They are taken as they are if answers report their verify windows, or if the engine's counters are less exact. Otherwise ``drafts``
-        may include steps without a draft, and is lowered to the least number.
+        Answers may count steps without a draft among their ``drafts``, as a server's exact counters do not. In place of such a server's
+        counters their ``drafts`` are therefore lowered to the least number that fits.
         """
         reported = self._sum_reported_counters()
-        if reported is None or self._has_windows() or not self._server.recipe.dialect.counters_exact:
+        if reported is None or self._has_windows():  # windows: each step is reported, so that the counts are right
+            return reported
+        if not self._server.recipe.dialect.counters_exact:  # then answers' counts are preferred, also without a restart, as they are
             return reported
         return self._count_least_drafts(reported)
 
@@ -300,25 +311,29 @@ class WorkloadRunner:
         """Return the growth of the server's counters since ``before``.
 
         Without counters it is estimated from the answers that report their own. Returns None without either, or if counters read from a log
-        may not cover these answers yet.
+        may not cover exactly these answers.
         """
-        after = self._read_settled_counters()
+        after = self._read_settled_counters()  # once they have stopped growing
         if after is None:
             return self._estimate_counters()
         growth = after - (before or SpecCounters())
-        # A log without a new line does not show that nothing was drafted, and a new line may count earlier requests.
-        is_late = self._server.counters_lag and (not growth.drafts or self._has_windows())
-        return None if is_late else growth
+        if self._server.counters_lag:  # they are those of the log, whose next line may come only after these answers
+            if not growth.drafts:
+                return None  # no new line yet: that does not show that nothing was drafted
+            if self._has_windows():
+                return None  # a new line may count earlier requests: None has the drafts judged by the windows, which are exact
+        return growth
 
     def _count_by_rank(self) -> tuple[RankCounters, ...]:
         """Return the growth of each rank's counters.
 
-        Empty after a restart, for a server with one source of counters, or if the ranks cannot be compared.
+        Empty after a restart, if the first reading had no ranks (one source of counters), or if the ranks cannot be compared. To be called
+        after :meth:`_count_drafts`, whose reading leaves the counters of each rank in ``_server.ranks``.
         """
         if self._is_restarted or not self._ranks_before:
             return ()
-        if not self._server.recipe.dialect.counters_exact:  # _count_drafts may have summed the answers' counts and read no counters
-            self._read_settled_counters()  # leaves each rank's reading in the server's ranks
+        if not self._server.recipe.dialect.counters_exact:  # then _count_drafts may have summed the answers' counts and read nothing
+            self._read_settled_counters()
         return subtract_ranks(self._ranks_before, self._server.ranks)
 
     def _sum_reported_counters(self) -> SpecCounters | None:
@@ -333,15 +348,15 @@ class WorkloadRunner:
         return self._count_least_drafts(sum(reported, SpecCounters())) if reported else None
 
     def _count_least_drafts(self, counted: SpecCounters) -> SpecCounters:
-        """Return the counts of answers with the least number of drafts.
+        """Return ``counted``, the sum of the answers' counts, with fewer drafts.
 
-        ``drafts`` counts steps, and in answers those without a draft too. It becomes the least number of steps that the draft tokens need:
-        more would look like drafts that were rejected. ``counted`` is unchanged if the draft tokens per step are unknown.
+        Answers may count steps without a draft among ``drafts``, which would lower the accepted tokens per draft. The number is replaced by
+        the least that its draft tokens need. It is unchanged if the draft tokens per step are unknown.
         """
-        tokens_per_draft = self._server.recipe.draft_tokens
-        if not tokens_per_draft:
+        most_per_draft = self._server.recipe.draft_tokens
+        if not most_per_draft:
             return counted
-        return replace(counted, drafts=-(-counted.draft_tokens // tokens_per_draft))  # rounded up
+        return replace(counted, drafts=-(-counted.draft_tokens // most_per_draft))  # rounded up
 
     def _read_settled_counters(self) -> SpecCounters | None:
         """Return the server's counters once two readings in turn agree.
@@ -375,10 +390,10 @@ class WorkloadRunner:
     def _transcript(self) -> Transcript:
         """Return the transcript of all passes, as written to the run.
 
-        Requests without an answer have one of status None, with the reason.
+        Requests without an answer have one of status None, with the reason. The fields are described at :class:`Transcript`.
         """
         jobs, planned_concurrency = self._sender.jobs(self._passes), self._workload.concurrency
-        concurrency = self._server.concurrency(planned_concurrency)
+        concurrency = self._server.concurrency(planned_concurrency)  # fewer if the server failed with more, or the config allows fewer
         return Transcript(
             arm=self._name,
             boot=self._boot,
@@ -390,6 +405,7 @@ class WorkloadRunner:
             server_failures=tuple(self._sender.server_failures),
             restarts=self._sender.restarts,
             concurrency=concurrency if concurrency < planned_concurrency else None,
+            # What an attached server's counters show beyond the answers: another server, other clients, answers by the baseline's server.
             replaced=self._counter_discrepancy.replaced,
             foreign=self._counter_discrepancy.foreign,
             elsewhere=self._counter_discrepancy.elsewhere,

@@ -39,13 +39,13 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
     """Return ``workload`` with all that the config adds to it.
 
-    These are the user's own ``prompts``, LoRA adapters, a context length, events between requests, a soak's minutes and reasoning. The plan
-    then holds all that is sent, so that judging needs nothing else of the config. Prompts that fill the context are open, given as lengths,
-    until the limit is known: from the config here, or later from a server.
+    These are LoRA adapters, a context length, events between requests, a soak's minutes, the user's own ``prompts``, and reasoning, which
+    applies to those too. The plan then holds all that is sent, so that judging needs nothing else of the config.
     """
     engine = engine_of(config.engine.kind)
     if workload.needs is Need.ADAPTERS:
         workload = adapters.fill(workload, shared_adapters(config, engine))
+    # An open workload has prompts given as lengths up to the context limit. If the config does not state that, a server fills them later.
     context_tokens = admitted_tokens(config) if context.is_open(workload) else None
     if context_tokens is not None:
         workload = context.fitted(workload, context_tokens)
@@ -56,6 +56,7 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     extended = own.with_own_prompts(workload, prompts)
     if config.reasoning == Reasoning():
         return extended
+    # If several ways to ask for reasoning are configured, conversations take them in turn, by their numbers.
     numbered_requests = zip(extended.requests, _number_conversations(extended.requests), strict=True)
     return replace(extended, requests=tuple(add_reasoning(request, config.reasoning, number) for request, number in numbered_requests))
 
@@ -149,23 +150,24 @@ _FILLING = threading.Lock()
 def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, server: ArmServer) -> Workload:
     """Return ``workload`` with its open prompts filled to the limit.
 
-    Prompts are open, given as lengths, if the config states no context limit, or if they are text of this package's documentation, of which
-    ``server`` makes token ids. The limit used is the baseline's, or else that of the first server that is asked. The filled workload is
-    written into the run, so that all later servers get the same prompts, and judges see them. Nothing is written while no limit is known.
-    Raises BootError if the server is gone for good: its silence must not decide how all arms are asked.
+    Open prompts are given as lengths. They become token ids, or text of this package's documentation, of which ``server`` makes token ids.
+    The filled workload is written into the run, so that all later servers get the same prompts, and judges see them. Raises BootError if
+    the server is gone for good: its silence must not decide how all arms are asked.
     """
     if not context.is_open(workload):
         return workload
     with _FILLING:
-        filled = run_documents.read_workload(directory, plan, workload.name)
-        if context.is_open(filled):
-            _require_server(server)
-            baseline_limit = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).context_tokens
-            limit = baseline_limit or context_limit.of(server)
-            filled = long.write_prompts(context.fitted(workload, limit or None), _documentation(), partial(_token_ids, server))
-            if limit:
-                run_documents.write_workload(directory, filled)
-    return filled
+        written_workload = run_documents.read_workload(directory, plan, workload.name)
+        if not context.is_open(written_workload):
+            return written_workload  # another server, maybe one side by side with this, has filled it
+        _require_server(server)
+        baseline_limit = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).context_tokens
+        limit = baseline_limit or context_limit.of(server)  # 0 if unknown
+        fitted_workload = context.fitted(workload, limit or None)  # without a limit, prompts that depend on it are left out
+        filled = long.write_prompts(fitted_workload, _documentation(), partial(_token_ids, server))
+        if limit:  # else a later server may know it
+            run_documents.write_workload(directory, filled)
+        return filled
 
 
 @cache

@@ -56,16 +56,18 @@ class WrittenAnswers:
         transcript = self._latest
         if transcript is None or self.server.left_s() <= 0:
             return
-        number = max((failure.failure for failure in transcript.server_failures), default=-1) + 1
-        end = find_silent_end(self.server, number, [answer for answer in transcript.answers if answer.status is not None])
+        next_number = max((server_failure.failure for server_failure in transcript.server_failures), default=-1) + 1
+        # An answer without a status only stands in for one that is missing.
+        end = find_silent_end(self.server, next_number, [answer for answer in transcript.answers if answer.status is not None])
         if end is not None:
-            self._latest = None
+            self._latest = None  # the end is recorded: a later call must not add it again
             transcripts.write(self.recipes.directory, replace(transcript, server_failures=(*transcript.server_failures, end)))
 
     def _warn_of_other_clients(self, transcript: Transcript) -> None:
         """Record warnings of an attached server's other clients and replacements.
 
-        Counters show the requests of other clients, and answers by another server or by one that somebody restarted.
+        Its counters show them: more tokens than were asked for here (``foreign``), or fewer than its answers had. A load balancer may then
+        have sent requests to the baseline's server (``elsewhere``), or the counters are late (``uncounted``).
         """
         where = f"{transcript.arm}, {transcript.workload}"
         if transcript.foreign:

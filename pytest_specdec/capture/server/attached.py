@@ -211,30 +211,29 @@ class AttachedArm(ArmServer):
     def _reach(self, until_s: float) -> ReadyServer:
         """Return the ready server once it answers a one-token completion.
 
-        Until ``until_s``, a time of ``time.monotonic``, it is asked again and again. Raises the error of :func:`_no_answer_error` once that
-        time has passed, or at once if the server has never been reached and its address has a web page. Raises SetupError, also at once,
-        for a refusal that waiting does not change, such as an unknown model, a wrong key or an untrusted certificate.
+        It is asked again and again until ``until_s``, a time of ``time.monotonic``; then the error of :func:`_no_answer_error` is raised.
+        Errors that waiting does not mend are raised at once: SetupError for a refusal, such as of an unknown model or a wrong key.
         """
-        setup, is_first = self.recipe.setup, self._make_dialect is not None
+        setup, was_reached_before = self.recipe.setup, self._make_dialect is None  # None once a server has answered
         while True:
             reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
-            if reply.status not in {*_GONE, *_DENIED}:  # gone: no status, or a gateway's 502 to 504; denied: 401 or 403
+            is_there = reply.status not in {*_GONE, *_DENIED}  # gone: no status, or a gateway's 502 to 504; denied: 401 or 403
+            if is_there:
                 cards = listed_models(reply.text) if reply.status == _OK else {}
                 check_model(setup, list(cards))
-                answer = ask(setup, self._choose_dialect(), self.recipe.draft_tokens, until_s)
-                if isinstance(answer, ReadyServer):
-                    self._card = _lasting_fields(cards.get(answer.model))
-                    return answer
-                reply = answer  # the reason why no token came
-                if is_first and _WEB_PAGE in reply.text:
-                    break  # waiting does not turn a web site into a model's server; a server that was there before may come back
-            if reply.status in _FINAL or is_untrusted(reply):
+                server_or_reply = ask(setup, self._choose_dialect(), self.recipe.draft_tokens, until_s)
+                if isinstance(server_or_reply, ReadyServer):
+                    self._card = _lasting_fields(cards.get(server_or_reply.model))
+                    return server_or_reply
+                reply = server_or_reply  # it tells why no token came
+                if _WEB_PAGE in reply.text and not was_reached_before:
+                    raise _no_answer_error(setup, reply)  # a web site does not become a model's server; one seen before may come back
+            if reply.status in _FINAL or is_untrusted(reply):  # a final status is one that waiting does not change, as a denial
                 raise refusal_error(setup, reply)
             self._heartbeat()
             if time.monotonic() >= until_s:
-                break
+                raise _no_answer_error(setup, reply)
             time.sleep(_PAUSE_S)
-        raise _no_answer_error(setup, reply)
 
     def _choose_dialect(self) -> Dialect:
         """Return the dialect of the server, chosen at the first call.

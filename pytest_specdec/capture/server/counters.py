@@ -47,12 +47,12 @@ def read(setup: ServerSetup, dialect: Dialect, *, seconds: float) -> CounterRead
     from pytest_specdec.capture.server.readiness import get  # noqa: PLC0415 - the checks of a config ask no server: no openai
 
     pages: dict[str, str] = {}
-    for name, counting, path in places(setup, dialect):
-        page = get(counting, path, seconds=seconds)
-        if page is None:  # no answer, or no path
+    for name, source_setup, path in places(setup, dialect):  # the server's setup with the address and path of one source
+        page = get(source_setup, path, seconds=seconds)
+        if page is None:  # no answer; or the path is None, as for an engine without counters
             return None
         pages[name] = page
-    # Empty if no page counts speculation: ranks are then left out too.
+    # Without a page that counts speculation ``counts`` is empty, and so are the ranks.
     counts = {name: counters for name, page in pages.items() if (counters := dialect.counters(page)) is not None}
     return CounterReading(
         counters=sum(counts.values(), SpecCounters()) if counts else None,
@@ -104,7 +104,8 @@ def _rank_labels(page: str, dialect: Dialect) -> tuple[str, ...]:
 def _page_of_rank(page: str, label: str) -> str:
     """Return the lines of a page for one rank.
 
-    They are the lines with its ``label``, and those without the label of any rank.
+    They are the lines with its label, and those without the label of any rank. ``label`` is its name and value with a space between, such
+    as ``engine 0``; on the page it looks like ``engine="0"``.
     """
     name, _, value = label.partition(" ")
     this_rank, any_rank = f'{name}="{value}"', f'{name}="'

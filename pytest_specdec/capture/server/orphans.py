@@ -72,12 +72,12 @@ def note(path: Path, server: ServerProcess) -> None:
     """
     owner = os.getpid()
     document = {
-        **asdict(_ProcessNamespace.here()),
+        **asdict(_ProcessNamespace.here()),  # where these process numbers are valid
         "pid": server.pid,
         "started": server.started,
-        "marker": server.marker,
+        "marker": server.marker,  # which every process of the server has in its environment
         "owner": owner,
-        "owner_started": watchdog.stat(owner)[2],
+        "owner_started": watchdog.start_of(owner),
         "command": str(server.command),
         "container": server.command.container,
     }
@@ -163,7 +163,8 @@ def _read_orphan(path: Path) -> _Orphan | None:
             return None
         document = json.loads(path.read_text(encoding="utf-8"))
         is_here = all(document[name] == value for name, value in asdict(_ProcessNamespace.here()).items())
-        is_owned = watchdog.stat(int(document["owner"]))[2] == document["owner_started"]
+        # The start of an ended owner is -1, or that of a later process with its number.
+        is_owned = watchdog.start_of(int(document["owner"])) == document["owner_started"]
         name = str(document.get("container", ""))
         orphan = _Orphan(
             pid=int(document["pid"]),
@@ -181,7 +182,8 @@ def _kill_orphan(orphan: _Orphan) -> list[int]:
 
     The search is repeated, at most 40 times, since a process may be forked meanwhile. Processes of other users are left out.
     """
-    ended: dict[int, int] = {}  # by number, each with its start: by these the next search still knows the server's session
+    # The start of each process, by number. One of these that still lives shows the next search which session is the server's.
+    ended: dict[int, int] = {}
     for _ in range(_ATTEMPTS):
         alive = {
             pid: start for pid, start in watchdog.members(orphan.pid, orphan.started, orphan.marker, ended).items() if _is_own_process(pid)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _LISTEN = "0A"
 _HERE = f"{int.from_bytes(socket.inet_aton(HOST), sys.byteorder):08X}"
 _EVERYWHERE = {"0" * 8, "0" * 32}
-_SECOND_LOOK_S = 0.2
-"""Seconds between the two readings: long enough for a dying server's listener to be gone from both."""
+_NEXT_LOOK_S = 0.2
+"""Seconds from one look at a port to the next: long enough for a dying server's listener to be gone from the second."""
 _LOOK_S = 10.0
 """Seconds that a container gets to list its open files."""
 _RELEASE_S = 65.0
@@ -59,28 +59,38 @@ def foreign_listener(server: ServerProcess | ServerStack, port: int) -> str:
     """
     if not _foreign_listener_now(server, port):
         return ""
-    time.sleep(_SECOND_LOOK_S)
+    time.sleep(_NEXT_LOOK_S)
     return _foreign_listener_now(server, port)
 
 
 def _foreign_listener_now(server: ServerProcess | ServerStack, port: int) -> str:
     """Return a foreign process listening on ``port`` at this moment.
 
-    Only processes that connections to the port reach count. Returns an empty string if there is none, or it cannot be found out.
-
-    All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn. A
-    socket is the server's own if a process of it has it open. A server in a container has a command, ``look``, that lists the files open
-    there. Nothing is reported if the server's own open files cannot all be read, since the listener may be one of them.
+    A socket is the server's own if a process of it has it open, and foreign otherwise. Sockets are named ``socket:[INODE]``, those reached
+    by connections to the port count. All have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the
+    connections in turn. Returns an empty string if all are, or if it cannot be found out.
     """
     server_pids = server.members
-    foreign = _reached_sockets(port) - {file for pid in server_pids for file in _open_files(Path(f"/proc/{pid}"))}
-    if foreign and server.command.look:
-        container_files = _container_files(server.command)
-        # Without a socket in the listing, docker has listed nothing: the listener may be the server's own.
-        foreign = {file for file in foreign if file not in container_files} if "socket:[" in container_files else set()
-        return _describe_listener(foreign) or ("a process outside of the container" if foreign else "")
-    all_readable = all(_is_readable(pid) for pid in server_pids)
-    return _describe_listener(foreign) or ("a process of another user" if foreign and all_readable else "")
+    foreign_sockets = _reached_sockets(port) - {file for pid in server_pids for file in _open_files(Path(f"/proc/{pid}"))}
+    if not foreign_sockets:
+        return ""
+    if server.command.look:  # the command that lists the files open in the server's container
+        return _describe_outside_listener(foreign_sockets, _container_files(server.command))
+    if process := _describe_listener(foreign_sockets):
+        return process
+    # The holder is hidden. Unless all open files of the server could be read, it may be the server itself.
+    return "a process of another user" if all(_is_readable(pid) for pid in server_pids) else ""
+
+
+def _describe_outside_listener(sockets: set[str], container_files: str) -> str:
+    """Return a process outside the container holding one of ``sockets``.
+
+    ``container_files`` names the files open in the container. Returns an empty string if all sockets are among these.
+    """
+    if "socket:[" not in container_files:
+        return ""  # docker has listed nothing, so that the sockets may be the server's own
+    outside_sockets = {file for file in sockets if file not in container_files}
+    return _describe_listener(outside_sockets) or ("a process outside of the container" if outside_sockets else "")
 
 
 def _reached_sockets(port: int) -> set[str]:
@@ -111,7 +121,7 @@ def _listening_sockets(port: int, table: str) -> list[tuple[str, str]]:
 def _describe_listener(sockets: Iterable[str]) -> str:
     """Return a process holding one of ``sockets``, in words.
 
-    Returns an empty string if none is found.
+    They are named as links in ``/proc/PID/fd``: ``socket:[INODE]``. Returns an empty string if none is found.
     """
     wanted_sockets = set(sockets)
     for process in Path("/proc").glob("[0-9]*") if wanted_sockets else ():
@@ -240,7 +250,8 @@ def await_release(port: int, heartbeat: Callable[[], None], left_s: float) -> bo
     until_s = time.monotonic() + min(_RELEASE_S, left_s)
     while is_held(port) and time.monotonic() < until_s:
         heartbeat()
-        time.sleep(_SECOND_LOOK_S)
+        time.sleep(_NEXT_LOOK_S)
+    # The wait also ends if a process listens there. Free is a port for a server without SO_REUSEADDR, the stricter kind.
     return _is_free(port, reuses=False)
 
 

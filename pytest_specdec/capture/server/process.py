@@ -95,14 +95,15 @@ class ServerProcess:
         self._collecting = threading.Lock()
         """Held to collect a process, so that no other thread uses its number meanwhile."""
         self._titles: dict[int, str] = {}
+        """Titles of the server's processes, by number, noted while it worked."""
         self._dead: dict[int, str] = {}
-        """Titles of processes that ran, and how the first dead of them ended, by number."""
+        """How those ended that were found dead first, by number."""
         self._children: list[subprocess.Popen[bytes]] = []
-        """The watchdog, then the server."""
+        """The watchdog, then the server's first process; shorter before these are started."""
         self._pipe = -1
         """Writing end of the pipe to the watchdog; -1 without one."""
         try:
-            with defer_signals():
+            with defer_signals():  # an interrupt waits until the server and its watchdog are both there or both gone
                 with writable(log):
                     file = _open_log(log)
                     file.write(f"# {command}\n".encode())
@@ -111,25 +112,25 @@ class ServerProcess:
                 with file:
                     self._launch(file, max_s)
         except BaseException:
-            self._dismiss_watchdog(is_gone=False)
+            self._dismiss_watchdog(is_gone=False)  # it kills whatever was started
             raise
 
     def _launch(self, file: BinaryIO, max_s: float) -> None:
         """Start the watchdog, then the server.
 
-        The watchdog comes first, so that the server is never without one. It gets the log's path and the secrets, which it strikes out of
-        the log in the end, before the server writes.
+        The watchdog comes first, so that the server is never without one. Before the server runs it gets the log's path and the secrets,
+        which it will strike out of the log when the server has ended.
         """
         child, self._pipe = _start_watchdog(self.marker, self.command.kill)
         self._children.append(child)
         self._announce_log(max_s)
         try:
             self._children.append(_start_server(self.command, self.marker, file))
-        except EngineError:  # nothing was started
-            self._dismiss_watchdog(is_gone=True)
+        except EngineError:
+            self._dismiss_watchdog(is_gone=True)  # no server was started: there is nothing to kill
             raise
         self.pid = self._children[-1].pid
-        self.started = watchdog.stat(self.pid)[2]
+        self.started = watchdog.start_of(self.pid)  # with its start, the number cannot be taken for a later process's
         self._send_to_watchdog(f"server {self.pid} {self.started}\n")
 
     @property
@@ -160,9 +161,9 @@ class ServerProcess:
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """The first processes found dead after a failure, in words.
+        """The processes found dead right after a failure, in words.
 
-        The server's first process is left out, since ``ended`` describes its end.
+        The main process, started here, is left out, since ``ended`` describes its end.
         """
         return tuple(words for pid, words in self._dead.items() if pid != self.pid)
 
@@ -173,8 +174,9 @@ class ServerProcess:
         Starts, in clock ticks since the machine booted, tell a process from a later one of the same number. It is empty once the server was
         stopped and collected, since its session's number may then be another's.
         """
+        main_process = self._children[-1]  # the child before it is the watchdog
         with self._collecting:
-            is_collected = self._children[-1].returncode is not None
+            is_collected = main_process.returncode is not None
             return {} if is_collected else watchdog.members(self.pid, self.started, self.marker)
 
     def note_processes(self) -> None:
@@ -324,22 +326,23 @@ class ServerProcess:
     def _collect(self, child: subprocess.Popen[bytes]) -> None:
         """Wait for a child's end, so that no zombie stays.
 
-        A child that does not end in time is left running, except a watchdog that has become the command to kill a
-        container.
+        A child that does not end in time is left running. Only the watchdog of a container's server is killed then: at its end it executes
+        docker in its place, to kill the container, and a docker that hangs must not stay as a process.
         """
+        watchdog_process = self._children[0]
         try:
             child.wait(_KILL_S)
         except subprocess.TimeoutExpired:
-            # The watchdog has become the command that kills a container: a docker that hangs must not stay as a process.
-            if child is self._children[0] and self.command.kill:
+            if child is watchdog_process and self.command.kill:
                 child.kill()
                 child.wait()
 
     @staticmethod
     def _run_command(argv: tuple[str, ...], seconds: float) -> str | None:
-        """Return the output of a command; None if it failed.
+        """Return the output of a docker command; None if it failed.
 
-        Callers need no reason: they check afterwards whether anything survived.
+        It stops, kills or looks for the server's container; no reason is returned, since :meth:`_is_gone` shows what came of it. ``argv``
+        is empty for a server in no container: then nothing is run.
         """
         if not argv:
             return None

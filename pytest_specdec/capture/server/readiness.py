@@ -127,35 +127,34 @@ def wait(
     draft_tokens: int,
     boot_s: float,
     heartbeat: Callable[[], None],
-    asks: bool = True,
-    healthy: bool = False,
+    asks_token: bool = True,
+    is_healthy: bool = False,
 ) -> ReadyServer:
     """Return the server once it has answered a one-token completion.
 
-    Without ``asks`` no completion is asked for: a 200 of its health endpoint, if it has one, is enough. With
-    ``healthy`` that endpoint is not asked, since the caller has seen the server ready. ``draft_tokens`` is the most
-    that one verify step drafts, 0 without speculation. ``heartbeat`` is called between two attempts. The port is
-    checked before and after an attempt, so that no foreign process answers in the server's place.
+    Without ``asks_token``, for a server that has died of such a completion, none is sent: a 200 of its health endpoint, if it has one, is
+    enough. With ``is_healthy`` that endpoint is not asked, since the caller has seen the server ready. ``draft_tokens`` is the most that
+    one verify step drafts, 0 without speculation. ``heartbeat`` is called between two attempts.
 
-    Raises BootError with the command, the exit code and the last log lines if the server ends before that or takes
-    longer than ``boot_s``; FirstRequestError if it was healthy, and ended after a one-token completion without an
-    answer or with 5xx.
+    Raises BootError with the command, the exit code and the last log lines if the server ends before that or takes longer than ``boot_s``;
+    FirstRequestError, a kind of it, if the server died of the completion.
     """
     until_s, last_reason, answer = time.monotonic() + boot_s, "nothing listens yet", None
+    health_path = None if is_healthy else dialect.health_path
     while time.monotonic() < until_s:
         if server.exit_code is not None:
             remedy = "read the log; the same command by hand shows the same"
-            # With a health path a completion is asked for only after a 200 from there: a server that then fails to answer it died of it.
-            was_healthy = healthy or dialect.health_path is not None
-            is_of_request = was_healthy and isinstance(answer, Reply) and answer.is_failure
+            # Where health is known first, the completion goes to a healthy server. No answer to it, or a 5xx: the server died of it.
+            is_health_first = is_healthy or health_path is not None
+            is_of_request = is_health_first and isinstance(answer, Reply) and answer.is_failure
             raise not_ready_error(server, f"died at boot: {server.ended}", remedy, FirstRequestError if is_of_request else BootError)
-        health = None if healthy or dialect.health_path is None else look(setup, dialect.health_path, seconds=_left_s(until_s))
+        health = None if health_path is None else look(setup, health_path, seconds=_left_s(until_s))
         if health is not None and health.status != _OK:
-            last_reason = _describe_health(dialect.health_path, health) or last_reason
+            last_reason = _describe_health(health_path, health) or last_reason
         else:
-            check_port(server, setup.port)
-            answer = ask(setup, dialect, draft_tokens, until_s) if asks else _connect(setup, dialect, draft_tokens, until_s)
-            check_port(server, setup.port)  # a foreign process may have begun to listen meanwhile
+            check_port(server, setup.port)  # no foreign process is to answer in the server's place
+            answer = ask(setup, dialect, draft_tokens, until_s) if asks_token else _connect(setup, dialect, draft_tokens, until_s)
+            check_port(server, setup.port)  # one may have begun to listen meanwhile
             if isinstance(answer, ReadyServer) and not server.ended:
                 check_build(server, dialect)
                 return answer
@@ -219,7 +218,7 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
 
 
 def _connect(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer:
-    """Return the server as ready, without a request for a token.
+    """Return the server as ready, without sending a one-token completion.
 
     This is for a server that has died of such a request before.
     """

@@ -82,7 +82,7 @@ class ArmServer:
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
         self._failed_starts = 0
-        self._is_end_explained = False
+        self._is_end_accounted_for = False
         """Whether a failed request, or this program, accounts for the server's end."""
         self.counters_lag = False
         """Whether the counters are those of the log, which come late."""
@@ -93,7 +93,7 @@ class ArmServer:
         self._drained_preemptions: int | None = None
         """The same sum of preemptions."""
         self.event_gate = EventGate()
-        self._asks = True
+        self._asks_token = True
         """Whether a start asks for one token; not after the server has died of that."""
 
     def __enter__(self) -> Self:
@@ -130,7 +130,7 @@ class ArmServer:
         """
         server = self._server
         if server is not None:
-            self._explain_end()
+            self._account_for_end()  # before the kill: another thread that sees the end must not report it as the server's own
             server.kill()
 
     @property
@@ -157,20 +157,20 @@ class ArmServer:
 
         It is False again once the server was replaced.
         """
-        return self._server is not None and self._server.exit_code is not None and not self._is_end_explained
+        return self._server is not None and self._server.exit_code is not None and not self._is_end_accounted_for
 
-    def _explain_end(self) -> None:
-        """Mark the server's end as explained, so that it is not silent.
+    def _account_for_end(self) -> None:
+        """Note that a failed request, or this program, accounts for the server's end.
 
-        A failed request or this program accounts for it. The end of a fresh server may be silent again.
+        It is then not reported as a silent one. The end of a fresh server may be silent again.
         """
-        self._is_end_explained = True
+        self._is_end_accounted_for = True
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """The first processes found dead after a failure, in words.
+        """The processes found dead right after a failure, in words.
 
-        The server's first process is left out.
+        The main one, which was started here, is left out, since :meth:`wait_for_end` describes its end.
         """
         return self._server.dead_processes if self._server else ()
 
@@ -218,7 +218,7 @@ class ArmServer:
         if self._server is None:
             return "not started"
         if self._server.wait(max(0.0, min(_EXIT_S, self.left_s()))):
-            self._explain_end()
+            self._account_for_end()
         return self._server.ended
 
     def log_tail(self) -> tuple[str, ...]:
@@ -235,24 +235,31 @@ class ArmServer:
     def counters(self) -> SpecCounters | None:
         """Return the server's speculation counters since its start.
 
-        They are read from its log if no endpoint has them, and summed over its ranks, whose own counts are left in ``ranks``. Some engines
-        reset their counters at every reading: the readings are then summed up here, so that callers can subtract an earlier value as from
-        any other counter. Preemptions are on the same page and are reset with it, so that they are summed up too. Returns None if the
-        server has no counters, or if the capture's time is used up.
+        They are the sum over its ranks, whose own counts are left in ``ranks``. If no endpoint has them, they are read from the server's
+        log. Returns None if the server has no counters, or if the capture's time is used up.
         """
-        dialect, reading = self.recipe.dialect, self._read_counters()
-        if reading is None or reading.counters is None:
-            # Sums of drained counters stay as they are, since no later reading has them again.
-            self.ranks = self.ranks if dialect.counters_drain else {}
-            return self._read_counters_from_log() if self.left_s() > 0 else None
-        if not dialect.counters_drain:
+        drains, reading = self.recipe.dialect.counters_drain, self._read_counters()
+        if reading is not None and reading.counters is not None:
+            if drains:
+                return self._add_drained(reading, reading.counters)
             self.ranks = reading.ranks
             return reading.counters
+        if not drains:  # else they are sums of earlier readings, which no later one has again
+            self.ranks = {}
+        return self._read_counters_from_log() if self.left_s() > 0 else None
+
+    def _add_drained(self, reading: CounterReading, counters_read: SpecCounters) -> SpecCounters:
+        """Add a reading that has reset the server's counters to the earlier ones.
+
+        Callers can then subtract an earlier value as from any other counter. Preemptions are reset by the same reading, so that they are
+        added up too. Returns the sum of the speculation counters, of which the reading has ``counters_read``.
+        """
         self.ranks = {name: self.ranks[name] + rank if name in self.ranks else rank for name, rank in reading.ranks.items()}
-        self._drained_counters = reading.counters if self._drained_counters is None else self._drained_counters + reading.counters
-        preemptions = reading.traffic.preemptions
-        self._drained_preemptions = self._drained_preemptions if preemptions is None else (self._drained_preemptions or 0) + preemptions
-        return self._drained_counters
+        if reading.traffic.preemptions is not None:
+            self._drained_preemptions = (self._drained_preemptions or 0) + reading.traffic.preemptions
+        total = counters_read if self._drained_counters is None else self._drained_counters + counters_read
+        self._drained_counters = total
+        return total
 
     def _read_counters(self) -> CounterReading | None:
         """Return a reading of all addresses that count, if there is one.
@@ -377,32 +384,34 @@ class ArmServer:
                 client.close()
 
     def _start(self) -> None:
-        """Start the server and wait for readiness.
+        """Start the server and wait for readiness, with a second start if useful.
 
-        A server whose deaths are judged may die of the one-token request that shows readiness. It is then started once more, without that
-        request at this and all later starts: if it stays up, the workloads' requests show its fault, beside the baseline's answers to them.
-        If connections of the server before it held the port, so that it may not have got the port, it is started once more after they are
-        gone. Raises BootError if the server does not become ready.
+        Raises BootError if the server does not become ready.
         """
-        is_held = ports.is_held(port := self.recipe.setup.port)  # by the server before this one
+        was_port_held = ports.is_held(port := self.recipe.setup.port)  # by closing connections of the server before this one
         try:
             self._launch()
-        except BootError as error:
-            died_of_request = isinstance(error, FirstRequestError)
-            may_retry = self.recipe.judged if died_of_request else is_held and ports.await_release(port, self._heartbeat, self.left_s())
-            if not may_retry:
+        except FirstRequestError:
+            # It died of the one-token request that shows readiness. A variant, whose deaths are judged, is started without it from here on:
+            # if it stays up, the workloads' requests show its fault, beside the baseline's answers to them.
+            if not self.recipe.judged:
                 raise
-            self.stop(0.0)
-            self._asks = self._asks and not died_of_request
-            self._launch()
+            self._asks_token = False
+        except BootError:
+            # Maybe it did not get the port: another start helps if that is free by now.
+            if not (was_port_held and ports.await_release(port, self._heartbeat, self.left_s())):
+                raise
+        else:
+            return
+        self.stop(0.0)
+        self._launch()
 
     def _launch(self) -> None:
-        """Start the server, leave a note, and wait for readiness.
+        """Start the server, wait for readiness, and record its processes.
 
-        The note is a file by which a later run ends the server if this process is killed. Raises BootError if the server is not ready in
-        the time of its recipe, or in that which the capture has left.
+        Raises BootError if the server is not ready in the time of its recipe, or in that which the capture has left.
         """
-        self._is_end_explained = False
+        self._is_end_accounted_for = False  # the end of the server before may have been; this one has not ended
         recipe, server = self.recipe, self._launch_processes()
         ready = wait(
             server,
@@ -411,17 +420,17 @@ class ArmServer:
             draft_tokens=recipe.draft_tokens,
             boot_s=min(recipe.boot_s, self.left_s()),
             heartbeat=self._heartbeat,
-            asks=self._asks,
-            healthy=bool(recipe.processes),  # each process of a stack has shown that it is ready
+            asks_token=self._asks_token,  # not once it has died of that request
+            is_healthy=bool(recipe.processes),  # each process of a stack has shown that it is ready
         )
         self._client, self.version, self.model = ready.client, ready.version, ready.model
-        self.note_processes()
+        self.note_processes()  # so that a later death can name those that are gone
 
     def _launch_processes(self) -> ServerProcess | ServerStack:
         """Start the server's process, or all processes of a stack.
 
-        Each process of a stack is started once the one before is ready. Their watchdogs end them after ``max_s`` seconds: once the
-        capture's time and the time to stop are over, whatever this program is stuck in.
+        For each a note is left, a file by which a later run ends it if this program is killed. Each process of a stack is started once the
+        one before is ready. Their watchdogs end them after ``max_s`` seconds: once the capture's time and the time to stop are over.
         """
         recipe, max_s = self.recipe, self.left_s() + self.recipe.stop_s + _GRACE_S
         if recipe.processes:

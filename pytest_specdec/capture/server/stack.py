@@ -83,7 +83,7 @@ class ServerStack:
         raise not_ready_error(process, what, remedy, expected=_describe_sign(recipe))
 
     @property
-    def _main(self) -> ServerProcess:
+    def _speaker(self) -> ServerProcess:
         """The process that speaks for the server.
 
         It is the first, in the order of start, that has ended. While all run it is the one that requests go to, or else the last started.
@@ -95,12 +95,12 @@ class ServerStack:
     @property
     def command(self) -> Command:
         """The command of the process that ended, or of the one asked."""
-        return self._main.command
+        return self._speaker.command
 
     @property
     def log(self) -> Path:
         """The log of the same process as ``command``."""
-        return self._main.log
+        return self._speaker.log
 
     @property
     def members(self) -> dict[int, int]:
@@ -120,9 +120,9 @@ class ServerStack:
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """The first processes found dead after a failure, in words.
+        """The processes found dead right after a failure, in words.
 
-        The first process of each is left out, since ``ended`` describes its end.
+        The main process of each command is left out, since :attr:`ended` describes its end.
         """
         return tuple(words for _, process in self._processes for words in process.dead_processes)
 
@@ -144,11 +144,11 @@ class ServerStack:
         return self.exit_code is not None
 
     def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
-        """Return the last lines of the process that ended or is asked.
+        """Return the last lines of one process's log.
 
-        Empty before any was started.
+        It is the first process that has ended, or, while all run, the one that gets the requests. Empty before any was started.
         """
-        return self._main.log_tail(lines) if self._processes else ()
+        return self._speaker.log_tail(lines) if self._processes else ()
 
     def output_text(self) -> str:
         """Return the output of the engine's processes, one after the other."""
@@ -157,12 +157,13 @@ class ServerStack:
     def cause(self) -> str:
         """Return the first exception or abort message in a log.
 
-        The log of the process that ended comes first, the others follow in the order of start. Empty if none has any.
+        The log of the first process that has ended is read first, or that of the one that gets the requests. The others follow in the
+        order of their start. Empty if none has any.
         """
         if not self._processes:
             return ""
-        causes = (process.cause() for process in (self._main, *(process for _, process in self._processes)))
-        return next(filter(None, causes), "")
+        processes = (self._speaker, *(process for _, process in self._processes))
+        return next((cause for process in processes if (cause := process.cause())), "")
 
     def check_ports(self) -> None:
         """Raise BootError if a foreign process listens on the stack's ports."""

@@ -99,25 +99,28 @@ class TrafficAccount:
     def end(self, answers: Sequence[Answer] | None) -> Discrepancy:
         """Return the discrepancy between the counters and ``answers``.
 
-        ``answers`` are all answers that the server gave here, or None if they are not all known. If they are not, or
-        if one has no usage, only a replaced server is reported, since tokens of unknown answers would pass for other
-        clients'. Tokens of requests aside since :meth:`begin` count like those of answers.
+        ``answers`` are all answers that the server gave here, or None if they are not all known. Tokens of requests aside since
+        :meth:`begin` count like theirs. A server that counted more has other clients (``foreign``). If it counted less, either the
+        baseline's server gave some of the answers (``elsewhere``), or the reason is unknown (``uncounted``).
         """
         after = self._server.traffic()
-        replacement = replacement_evidence(self._before, after)
-        usages = [answer.usage for answer in answers or () if answer.usage is not None]
-        if replacement or answers is None or len(usages) < len(answers) or self._before is None:
+        if replacement := replacement_evidence(self._before, after):
             return Discrepancy(replaced=replacement)
+        usages = [answer.usage for answer in answers or () if answer.usage is not None]
+        if answers is None or len(usages) < len(answers) or self._before is None:
+            return Discrepancy()  # tokens of unknown answers would pass for other clients'
         aside, aside_before = self._server.aside, self._aside
         generated_tokens = sum(usage.completion_tokens for usage in usages) + aside.generated_tokens - aside_before.generated_tokens
         # The most that a server may count: the prompt once for each choice.
         prompt_counts = (usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True))
         prompt_tokens = sum(prompt_counts) + aside.prompt_tokens - aside_before.prompt_tokens
-        after = self._await_counts(after, generated_tokens)
+        after = self._await_counts(after, generated_tokens)  # some servers count late
         foreign = foreign_tokens(self._before, after, prompt_tokens=prompt_tokens, generated_tokens=generated_tokens, answers=len(answers))
         lacking = uncounted_tokens(self._before, after, generated_tokens=generated_tokens)
-        by_baseline = "" if lacking is None else baseline_evidence(lacking, self._peer, self._server.peer_traffic())
-        return Discrepancy(foreign=foreign, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
+        if lacking is None:
+            return Discrepancy(foreign=foreign)
+        by_baseline = baseline_evidence(lacking, self._peer, self._server.peer_traffic())
+        return Discrepancy(foreign=foreign, elsewhere=by_baseline, uncounted="" if by_baseline else str(lacking))
 
     def _read_settled(self) -> Traffic | None:
         """Return the counters once two readings agree.
@@ -135,11 +138,12 @@ class TrafficAccount:
     def _await_counts(self, after: Traffic | None, generated_tokens: int) -> Traffic | None:
         """Return the counters once they include the answers.
 
-        ``after`` is the first reading, ``generated_tokens`` the tokens of the answers. Some servers count their tokens only after the
-        answer. After 50 further readings, a second in all, the counters are returned as they are.
+        ``after`` is the first reading, None without one, ``generated_tokens`` the tokens of the answers. Some servers count their tokens
+        only after the answer. After 50 further readings, a second in all, the counters are returned as they are.
         """
         for _ in range(_LATE):
-            if uncounted_tokens(self._before, after, generated_tokens=generated_tokens) is None:
+            lacking = uncounted_tokens(self._before, after, generated_tokens=generated_tokens)
+            if lacking is None:  # all are counted, or nothing can be said without a reading
                 break
             time.sleep(_PAUSE_S)
             after = self._server.traffic()

@@ -34,30 +34,36 @@ def stat(pid: int) -> tuple[str, int, int]:
     return (fields[0].decode(), int(fields[3]), int(fields[19])) if fields else ("", -1, -1)
 
 
+def start_of(pid: int) -> int:
+    """Return the start of a process, as in :func:`stat`; -1 without it."""
+    return stat(pid)[2]
+
+
 def members(session: int, started: int, marker: str, earlier: dict[int, int] | None = None) -> dict[int, int]:
     """Return the living processes of a server by number.
 
     The values are their starts, as in :func:`stat`, which tell a process from a later one of the same number. ``earlier`` is an earlier
     result.
 
-    Members are the processes that carry ``marker`` in their environment, and those of ``session``, the session of the server's first
-    process. The session finds a process that wrote over its environment by changing its title. The system reuses numbers, so that the
-    session counts only as long as something shows that it is the server's: its first process, which began at ``started``, running or not
-    yet waited for; a process in it that carries the marker; or one of ``earlier``.
+    Members are the processes that carry ``marker`` in their environment. They are also those of ``session``, which has the number of the
+    server's first process: a process may have written over its environment by changing its title. The system reuses such numbers, so that
+    the session counts only if something shows that it is the server's still.
     """
-    in_session, marked, is_ours = {}, {}, False
+    in_session, marked, has_first_process = {}, {}, False
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib here
         state, its_session, its_start = stat(pid)
-        is_ours = is_ours or (pid == session and its_start == started)
+        if pid == session and its_start == started:
+            has_first_process = True  # maybe as a zombie, not yet waited for: its number is no other's
         if state in {"Z", "X", ""} or pid == os.getpid():  # dead or gone; no process counts itself
             continue
         if its_session == session:
             in_session[pid] = its_start
         if f"{MARKER}={marker}".encode() in _read_file(f"/proc/{pid}/environ").split(b"\0"):
             marked[pid] = its_start
-    earlier_members = (earlier or {}).items()
-    is_ours = is_ours or bool(in_session.keys() & marked.keys()) or bool(in_session.items() & earlier_members)
-    return marked | (in_session if is_ours else {})
+    has_marked = bool(in_session.keys() & marked.keys())
+    has_earlier = bool(in_session.items() & (earlier or {}).items())
+    is_servers_session = has_first_process or has_marked or has_earlier
+    return marked | (in_session if is_servers_session else {})
 
 
 def send(number: int, processes: dict[int, int]) -> None:
@@ -73,7 +79,7 @@ def send(number: int, processes: dict[int, int]) -> None:
         except OSError:  # forbidden by a sandbox, or a kernel before 5.3
             handle = -1
         try:
-            if stat(pid)[2] == started:
+            if start_of(pid) == started:
                 os.kill(pid, number) if handle < 0 else signal.pidfd_send_signal(handle, number)
         except (ProcessLookupError, PermissionError):
             continue
@@ -123,7 +129,7 @@ class _Watch:
         self._marker = marker
         self._rest = b""
         """The beginning of a line of which the rest has not come."""
-        self._leader = -1
+        self._leader_fd = -1
         """Descriptor that shows when the server's first process ends; -1 without one."""
         self._until_s = float("inf")
         self.session, self.started = -1, -1
@@ -138,7 +144,7 @@ class _Watch:
         """Read the starter's lines until ``done``, or until time is up.
 
         It returns too when the starter closes the pipe. When the server's first process, the leader of its session, ends, the server's
-        members are recorded at once: later its number may belong to another session.
+        members are recorded at once: later its number may belong to another session. ``_leader_fd``, a pidfd, is readable from that end on.
         """
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
@@ -147,15 +153,15 @@ class _Watch:
             ready = [fd for fd, _ in poll.poll(None if left_s == float("inf") else max(0, int(left_s * 1000) + 1))]
             if not ready:
                 return
-            if self._leader in ready:
+            if self._leader_fd in ready:
                 # The starter has not collected the leader yet, so that its number still shows which session is ours.
                 self.members_at_end = members(self.session, self.started, self._marker)
-                poll.unregister(self._leader)
-                self._leader = -1
+                poll.unregister(self._leader_fd)
+                self._leader_fd = -1  # its end is seen only once
             if self._pipe in ready and not self._read_lines():
                 return
-            if self._leader >= 0:  # a line has named the server
-                poll.register(self._leader, select.POLLIN)
+            if self._leader_fd >= 0:  # a line has named the server; to register it again changes nothing
+                poll.register(self._leader_fd, select.POLLIN)
 
     def _read_lines(self) -> bool:
         """Apply the lines in the pipe; return False at its end."""
@@ -171,11 +177,12 @@ class _Watch:
         Unknown lines are ignored; the module describes the known ones.
         """
         if words[0] == b"server":
-            self.session, self.started = int(words[1]), int(words[2])
+            first_pid, self.started = int(words[1]), int(words[2])
+            self.session = first_pid  # it leads a session, which has its number
             try:
-                self._leader = os.pidfd_open(self.session)
-            except OSError:
-                self._leader = -1
+                self._leader_fd = os.pidfd_open(first_pid)  # shows when it ends
+            except OSError:  # gone already, or forbidden by a sandbox: its end is not seen
+                self._leader_fd = -1
         elif words[0] == b"log":
             self.log = bytes.fromhex(words[1].decode()).decode(errors="surrogateescape")
         elif words[0] == b"secret":

@@ -106,7 +106,11 @@ class LoadSamples:
 
     @property
     def load(self) -> ClientLoad:
-        """The samples in figures: shares of wall time and reads, a percentile of drains, a median of gaps."""
+        """The samples in figures, by which a slow client shows.
+
+        Of the wall time they are the shares with a core and ready without one (``delayed``, None if not reported); of the reads the share
+        with more than one event. A drain is a wake-up's time to read what had come, a gap the time between two reads of an answer.
+        """
         drains = sorted(self.drains_s)
         return ClientLoad(
             cpu_share=self.cpu_s / self.wall_s if self.wall_s else 0.0,
@@ -178,18 +182,19 @@ def _numeric_address(host: str, port: int) -> str:
 def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
     """Return the responses and samples in the stamper's report.
 
-    ``content`` holds the bytes of all reads, one after the other. Gaps are the times between two reads of one answer. A read is coalesced
-    if it brings more than one event. The first and the last read of an answer do not count among the samples' reads, nor as coalesced,
-    since they bring a head, usage or the end in addition to tokens.
+    ``content`` holds the bytes of all reads, one after the other. The samples measure the client: gaps between two reads of one answer,
+    drains (how long each wake-up took to read what had come), the delay (time ready to run without a core), and reads that were coalesced:
+    they brought more than one event.
     """
     responses, gaps, offset, coalesced, reads = [], [], 0, 0, 0
     for exchange in report["exchanges"]:
         stamps, sizes = exchange["stamps_ns"], exchange["sizes"]
-        parts = [bytes(content[offset + end - size : offset + end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        parts = [bytes(content[start:end]) for start, end in pairwise(accumulate(sizes, initial=offset))]
         offset += sum(sizes)
         gaps += [(later_ns - earlier_ns) / 1e9 for earlier_ns, later_ns in pairwise(stamps)]
-        coalesced += sum(part.count(b"data:") > 1 for part in parts[1:-1])  # which begins an event
-        reads += len(parts[1:-1])
+        inner_parts = parts[1:-1]  # the first and the last read bring a head, usage or the end in addition to tokens
+        coalesced += sum(part.count(b"data:") > 1 for part in inner_parts)  # every event begins with ``data:``
+        reads += len(inner_parts)
         responses.append(_read_response(exchange, parts))
     samples = LoadSamples(
         cpu_s=report["cpu_ns"] / 1e9,
@@ -219,24 +224,25 @@ def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], pa
     """Return stamped reads of a connection as a response (RFC 9112).
 
     ``parts`` are the bytes of each read, ``stamps_ns`` its time, ``end`` how the exchange ended: WHOLE, CLOSED by the server, or how it
-    failed. Each piece of the body has the stamp of the read that brought it. A body without a length or chunks is whole if the server
-    closed the connection. Raises ValueError if the reads are not a response.
+    failed. Each piece of the body has the stamp of the read that brought it. Without a head, as of a server that closed at once, the
+    response has no status. Raises ValueError if the reads are not a response.
     """
     received = b"".join(parts)
     bounds = find_head(received)
     if bounds is None:
-        if received and end in {WHOLE, CLOSED}:  # cut off by a deadline or a lost connection, a head may be incomplete
+        # Only a deadline or a lost connection explains half a head: the server itself ended this exchange with something else.
+        if received and end in {WHOLE, CLOSED}:
             msg = f"no head of a response: {received[:100]!r}"
             raise ValueError(msg)
         no_body = ReceivedResponse(stamps_s=(), parts=())
         return StampedResponse(sent_s=sent_ns / 1e9, done_s=ended_ns / 1e9, end=end, whole=False, status=None, headers=(), received=no_body)
-    head_start, head_stop, body_start = bounds
+    head_start, head_stop, body_start = bounds  # interim responses (1xx) may come before the head
     status, headers = _parse_head(received[head_start:head_stop])
     fields = dict(headers)
     chunked = "chunked" in fields.get("transfer-encoding", "").lower()
     ends_itself = chunked or "content-length" in fields
-    whole = end == WHOLE or (end == CLOSED and not ends_itself)
-    done_ns = stamps_ns[-1] if end in {WHOLE, CLOSED} else ended_ns
+    whole = end == WHOLE or (end == CLOSED and not ends_itself)  # a body without a length or chunks ends with its connection
+    done_ns = stamps_ns[-1] if end in {WHOLE, CLOSED} else ended_ns  # the last byte's time, or that of the failure
     pieces = _chunk_bounds(received, body_start) if chunked else ((body_start, len(received)),)
     body = _stamp_body(received, pieces, list(accumulate(map(len, parts))), stamps_ns)
     return StampedResponse(

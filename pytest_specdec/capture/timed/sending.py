@@ -63,10 +63,10 @@ def answers(
 
 def _read_answer(client: Client, job: TimedRequest, response: StampedResponse) -> TimedAnswer | None:
     """Return a stamped response as an answer; None for an untried request."""
-    if response.end == NOT_SENT:
+    if response.end == NOT_SENT:  # no connection was tried
         return None
     answer = client.read(job.request, _build_exchange(client, job, response), streamed=True, pass_index=job.pass_index)
-    return replace(answer, unsent=not response.sent_s)
+    return replace(answer, unsent=not response.sent_s)  # True if a connection was tried and failed before the first byte
 
 
 def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse) -> Exchange:

@@ -144,6 +144,15 @@ class StampedExchange:
         return tail
 
 
+def _body_length(digits: bytes) -> int:
+    """Return a stated length of a body, in bytes.
+
+    A number too long for one counts as the most: such an answer ends as too much.
+    """
+    significant = digits.lstrip(b"0")
+    return int(significant or b"0") if len(significant) <= _MOST_DIGITS else _MOST
+
+
 def _holds_error(line: bytes) -> bool:
     """Return True if a line of a body holds an error object.
 
@@ -275,12 +284,12 @@ class Stamper:
         self._look_for_the_end(exchange, part)
 
     def _look_for_the_end(self, exchange: StampedExchange, part: bytes) -> None:
-        """Finish the exchange if ``part`` ends its answer.
+        """Finish the exchange if ``part``, the read that has just come, ends its answer.
 
-        This is for the reads after which an answer may end: of the head, of a body of known length, of a last chunk, and an empty read,
-        after which the server has closed the connection. An answer of too many bytes or reads is finished too.
+        ``missing`` says how far the answer is: below 0 its head has not come whole, None stands for a chunked body, and any other number
+        is the bytes of the body that are still to come. An answer of too many bytes or reads is finished too.
         """
-        if not part:  # it brought nothing, so that its stamp is none of an answer
+        if not part:  # the server has closed the connection; this read brought nothing, so that its stamp is none of an answer
             exchange.stamps.pop()
             exchange.parts.pop()
             self._finish(exchange, "closed")
@@ -303,8 +312,7 @@ class Stamper:
         """Set ``exchange.missing`` from the head's statement on the body.
 
         It is the number of bytes still to come, or None for a chunked body, which marks its own end. Nothing is changed until the whole
-        head has come. A body without a length of its own ends when the server closes the connection. A head that is too long finishes the
-        exchange, and so does one whose body has come whole with it.
+        head has come. A head that is too long finishes the exchange, and so does one whose body has come whole with it.
         """
         received = b"".join(exchange.parts)
         bounds = find_head(received)
@@ -314,21 +322,19 @@ class Stamper:
             return
         start, end, body_start = bounds
         head = received[start:end]
-        status = _ANSWERED.match(head)
-        exchange.is_answered, exchange.is_refused = status is not None, status is not None and status[1] is not None
-        length = _LENGTH.search(head)
+        answered = _ANSWERED.match(head)  # its group 1 is the status of a refusal; no match: the server failed
+        exchange.is_answered, exchange.is_refused = answered is not None, answered is not None and answered[1] is not None
+        length, is_bodiless = _LENGTH.search(head), _BODILESS.match(head) is not None
         if _CHUNKED.search(head):
             exchange.missing = None
             self._finish_after_last_chunk(exchange)
-        elif length or _BODILESS.match(head):
-            # A number too long for a length counts as the most: its answer ends as too much.
-            digits = length[1].lstrip(b"0") if length and not _BODILESS.match(head) else b""
-            body_bytes = int(digits or b"0") if len(digits) <= _MOST_DIGITS else _MOST
+        elif length or is_bodiless:  # a status without a body may state a length all the same
+            body_bytes = _body_length(length[1]) if length and not is_bodiless else 0
             exchange.missing = body_bytes - (len(received) - body_start)
             if exchange.missing <= 0:
                 self._finish(exchange, "whole")
         else:
-            # Never counted down to 0: the exchange ends before, with its connection or as too much.
+            # Only the end of the connection ends this body. Bytes are counted from the most, since an answer of so many ends as too much.
             exchange.missing, exchange.ends_with_connection = _MOST, True
 
     def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:
@@ -374,7 +380,8 @@ def delayed_ns() -> int | None:
 def main() -> None:
     """Read a job from stdin, do it, write the report to stdout.
 
-    Garbage collection is off meanwhile, so that it delays no stamp.
+    Both begin with a line of JSON; the job's requests, and the report's received bytes, follow it. ``until_s`` is a time of the monotonic
+    clock, and ``sizes`` are in bytes. Garbage collection is off meanwhile, so that it delays no stamp.
     """
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     job = json.loads(source.readline())
@@ -402,8 +409,8 @@ def main() -> None:
         "exchanges": exchange_reports,
         "wall_ns": wall_ns,
         "cpu_ns": cpu_ns,
-        "delayed_ns": run_delay_ns,
-        "drains_ns": stamper.drains_ns,
+        "delayed_ns": run_delay_ns,  # this process was ready to run and had no core
+        "drains_ns": stamper.drains_ns,  # how long each wake-up took to read what had come
     }
     sink.write(json.dumps(report).encode() + b"\n")
     for exchange in exchanges:
