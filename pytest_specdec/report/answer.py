@@ -154,7 +154,7 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     """Return the answer on speed by ``results``, judgements of the speed family.
 
     In order of precedence: no test, a fault, a judgement that could not be made, a gate without a decision, no gate (no test if no speedup
-    was measured either), all gates met. In the last case the lowest of all speedups is shown, also of those without a gate.
+    was measured either), all gates met. In the last case the lowest speedup with a gate is shown.
     """
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
@@ -167,10 +167,11 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     if without_decision:
         return CellText(text=f"SPEED: NOT GATED ({_pair_names(without_decision)})", tone=Tone.UNSURE)
     speedups = [j.verdict.promise for j in results if j.verdict and isinstance(j.verdict.promise, Speedup)]
-    if not any(speedup.gates for speedup in speedups):
+    gated = [speedup for speedup in speedups if speedup.gates]
+    if not gated:
         return CellText(text=f"SPEED: {'reported, without a gate' if speedups else 'not tested'}", tone=Tone.UNSURE)
-    slowest = min(speedups, key=lambda speedup: speedup.ratio)
-    return CellText(text=f"SPEED: above its gate, {slowest.ratio:.2f}x{' or more' if len(speedups) > 1 else ''}", tone=Tone.GOOD)
+    slowest = min(gated, key=lambda speedup: speedup.ratio)
+    return CellText(text=f"SPEED: above its gate, {slowest.ratio:.2f}x{' or more' if len(gated) > 1 else ''}", tone=Tone.GOOD)
 
 
 _MISSED_GATE = "BELOW ITS GATE"

@@ -297,13 +297,12 @@ def _drafter(repro: Repro) -> str:
 
 
 def _describe_sending(repro: Repro) -> str:
-    """Return sentences on the sending of the script and of the run.
-
-    They say with how many requests of its group the wrong one is sent, after how many groups, and how many other texts are compared.
-    """
-    earlier_groups, beside = len(repro.groups) - 1, len(repro.groups[-1]) - 1
+    """Return sentences on what the script sends beside the wrong request, and on how many texts it compares."""
+    *earlier_groups, last_group = repro.groups
+    earlier, beside = sum(map(len, earlier_groups)), len(last_group) - 1
     together = f"with {beside} other{'s' * (beside > 1)}, up to {repro.concurrency} in flight" if beside else "alone"
-    after = f", after {earlier_groups} other{'s' * (earlier_groups > 1)}, one at a time" if earlier_groups else ""
+    at_a_time = "one at a time" if earlier == len(earlier_groups) else f"in {len(earlier_groups)} group{'s' * (len(earlier_groups) > 1)}"
+    after = f", after {earlier} other{'s' * (earlier > 1)}, {at_a_time}" if earlier else ""
     run = f"; in the run up to {repro.concurrency} requests were in flight" if not beside and repro.concurrency > 1 else ""
     others = len(_comparable_others(repro))
     compared = f" It compares the text{'s' * (others > 1)} of {others} of the others too." if others else ""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.model.promise import AcceptedLength, CheckedTokens, DraftedTraffic
+from pytest_specdec.model.promise import AcceptedLength, CheckedTokens, DraftedTraffic, SpeedFigure
 from pytest_specdec.model.verdict import Finding, Outcome, SharedCheck
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, markdown, table, terminal
@@ -31,6 +31,14 @@ def test_a_speed_above_its_gate_and_one_below(make_run, verdicts, judged):
     assert answer.speed(make_run(judged(above))).text == "SPEED: above its gate, 1.82x"
     below = make_run(judged(replace(above, outcome=Outcome.FAIL), PytestOutcome.FAILED))
     assert answer.speed(below).text == "SPEED: BELOW ITS GATE (draft-k3)"
+
+
+def test_a_speed_without_a_gate_is_not_called_above_one(make_run, verdicts, judged):
+    above = replace(verdicts["speed"], outcome=Outcome.PASS)
+    slower = replace(
+        above, workload="load", promise=replace(above.promise, response=SpeedFigure(baseline=10.0, speculative=8.0, speedup=0.8), gates=0)
+    )
+    assert answer.speed(make_run(judged(above), judged(slower))).text == "SPEED: above its gate, 1.82x"
 
 
 def test_speeds_that_no_gate_decided_on_have_a_line_per_reason(make_run, verdicts, judged):

@@ -250,6 +250,17 @@ def test_a_server_that_is_not_up_is_no_fault(tmp_path, monkeypatch, capsys):
     assert "no server answers at SPECULATIVE, http://127.0.0.1:9/v1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("earlier, sentence", [
+    ((), "The script sends the request alone; in the run up to 3 requests were in flight."),
+    ((REQUESTS[:1], REQUESTS[1:2]), "The script sends the request alone, after 2 others, one at a time;"),
+    ((REQUESTS[:3],), "The script sends the request alone, after 3 others, in 1 group;"),
+    ((REQUESTS[:1], REQUESTS[1:3]), "The script sends the request alone, after 3 others, in 2 groups;"),
+])  # fmt: skip
+def test_the_readme_says_what_is_sent_before(earlier, sentence):
+    made = repro_of(groups=(*earlier, (REQUESTS[3],)))
+    assert sentence in repro.files(made)["README.md"].replace("\n", " ")
+
+
 def test_groups_are_sent_one_after_another_and_one_of_the_last_is_judged(run_script):
     groups = ((REQUESTS[0],), (REQUESTS[3], REQUESTS[1]))
     same = reply("the same beginning")
