@@ -119,7 +119,7 @@ def _generic_decoder(origin: object, args: tuple[Any, ...]) -> _Decoder:
     ``origin`` and ``args`` are those of ``typing``. Raises TypeError for any other type.
     """
     if origin in {Union, types.UnionType}:
-        return _union_decoder([arg for arg in args if arg is not types.NoneType])
+        return _union_decoder([arg for arg in args if arg is not types.NoneType])  # it decodes null as None in any case
     if origin is Literal:
         return _literal_decoder(args)
     if origin is tuple:
@@ -183,9 +183,9 @@ def _literal_decoder(values: tuple[Any, ...]) -> _Decoder:
 
 
 def _union_decoder(members: list[Any]) -> _Decoder:
-    """Return the decoder of an optional value, with null for None.
+    """Return the decoder of a union, which decodes null as None.
 
-    ``members`` are the types but None: one type, or several dataclasses with a different ``kind`` each.
+    ``members`` are its types but None: one type, or several dataclasses with a different ``kind`` each.
     """
     decoder = _decoder_of(members[0]) if len(members) == 1 else _kind_decoder(members)
     return lambda data: None if data is None else decoder(data)
@@ -277,12 +277,13 @@ def _decode_int(data: object) -> int:
 def _decode_float(data: object) -> float:
     """Return the float encoded as ``data``, a number or special string.
 
-    Infinities and NaN are strings. Raises _Mismatch for a number beyond :data:`_MOST_FLOAT`.
+    Infinities and NaN are strings; a number too large for a float, such as 1e999, comes from JSON as infinite and passes too. Raises
+    _Mismatch for any other number beyond :data:`_MOST_FLOAT`, the range of single precision.
     """
     if isinstance(data, str) and data in {"inf", "-inf", "nan"}:
         return float(data)
     number = _check_type(int, data, "a number") if isinstance(data, int) else _check_type(float, data, "a number")
-    if math.isfinite(number) and abs(number) > _MOST_FLOAT:
+    if _MOST_FLOAT < abs(number) < math.inf:  # a whole number may be too large for a float
         raise _Mismatch(repr(data)[:_SHOWN], f"a number of at most {_MOST_FLOAT:g}")
     return float(number)
 

@@ -301,13 +301,13 @@ def _describe_lengths(pairs: Sequence[_Pair], far: Sequence[_Pair]) -> str:
     A fault may concern all prompts of some lengths and nothing else: the clause then says "all". ``far`` are those of ``pairs`` that are
     off. Empty without wrong values of prompts.
     """
-    lengths = sorted({pair.prompt_length for pair in far if pair.prompt_length})
-    if not lengths:
+    far_lengths = [pair.prompt_length for pair in far if pair.prompt_length]  # 0: not of a prompt
+    if not far_lengths:
         return ""
+    lengths = sorted(set(far_lengths))
     prompts = f"prompts of {', '.join(map(str, lengths))} tokens"
     of_lengths = sum(pair.prompt_length in lengths for pair in pairs)
-    # Every pair of ``far`` that is of a prompt has one of these lengths. Some pair of them is not off if they are more.
-    return f": all {of_lengths} of {prompts}" if of_lengths == len(far) else f", in {prompts}"
+    return f": all {of_lengths} of {prompts}" if of_lengths == len(far_lengths) else f", in {prompts}"
 
 
 def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) -> Verdict:

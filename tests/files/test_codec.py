@@ -112,6 +112,7 @@ def test_free_json_is_nested_as_deep_as_requests_have_it(levels, fine):
 WRONG = [
     ({"state": "complete", "wall_s": 1e308}, "wall_s", "1e+308", "a number of at most 1e+39"),
     ({"state": "complete", "boots": 10**400}, "boots", "a longer number", "a whole number of at most 9.223372e+18"),
+    ({"state": "complete", "wall_s": 10**400}, "wall_s", f"1{'0' * 199}", "a number of at most 1e+39"),
     ({}, "state", "nothing", "a value"),
     ({"state": "done"}, "state", "'done'", "one of running, complete, incomplete"),
     ({"state": "complete", "boots": True}, "boots", "True", "a whole number"),

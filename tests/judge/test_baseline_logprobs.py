@@ -178,6 +178,14 @@ def test_prompts_are_compared_whatever_is_answered_and_name_their_lengths():
     assert judged(answers(prompt=TRUE), prompts=True).outcome is Outcome.PASS
 
 
+def test_wrong_values_of_answers_make_up_for_no_right_ones_of_prompts():
+    """Of 72 values of prompts 69 are off, of the answers' 72 three."""
+    all_but_one = (TRUE[0], *(value - 3.0 for value in TRUE[1:]))
+    headline = judged(answers((TRUE[0] - 3.0, *TRUE[1:]), prompt=all_but_one)).headline
+    assert "72 of 144 are off" in headline
+    assert ", in prompts of 25 tokens" in headline
+
+
 @pytest.mark.parametrize("prompt", [None, TRUE[:-1]])
 def test_log_probabilities_of_prompts_that_are_missing_fail(prompt):
     verdict = judged(answers(prompt=prompt), prompts=True)
