@@ -44,15 +44,16 @@ def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, fold
             start_new_session=True,
         )
         try:
-            # threading's longest wait is finite
-            return process.wait(None if deadline == float("inf") else max(0.0, deadline - time.monotonic()))
+            most_s = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())  # None waits without a limit
+            return process.wait(most_s)
         except subprocess.TimeoutExpired:
             what = "the time is up"
             raise DeadlineError(what) from None
         finally:
             if process.poll() is None:
-                _end(process)
-            with suppress(ProcessLookupError, PermissionError):  # macOS refuses a group of zombies
+                _interrupt(process)
+            # The command has ended; this ends what it left running. macOS refuses a group of zombies.
+            with suppress(ProcessLookupError, PermissionError):  # no such group: it left nothing
                 os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -66,8 +67,8 @@ def last_lines(log: Path, count: int) -> tuple[str, ...]:
     return ()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process group with SIGINT, and wait for its leader.
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGINT to a command's process group, and wait for the command.
 
     SIGINT lets pytest stop its servers and write its results. The group is killed if that takes more than a minute, or at a second
     interrupt.

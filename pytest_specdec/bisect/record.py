@@ -116,21 +116,28 @@ def write(path: Path, record: Record) -> None:
 def take_up(path: Path, question: Question, releases: tuple[str, ...] = ()) -> Record | None:
     """Return the record of an earlier bisect, to go on with.
 
-    Trials with the answer UNTESTABLE are left out, so that their releases are tried again: the reason may be mended by
-    now. Of releases that the result lists as untestable, undecided (OPEN) trials are left out too. ``releases`` are
-    those that the command line lists, from the good end to the bad one; empty if it lists none. Returns None without a
-    file. Raises RunError for a file that is no record or of another schema, then for another question or other releases,
-    and SpecdecError if the search of its trials makes no progress.
+    Trials of releases that could not be tested are left out (:func:`_is_void`), so that these are tried again: the
+    reason may be mended by now. ``releases`` are those that the command line lists, from the good end to the bad one;
+    empty if it lists none. Returns None without a file. Raises RunError for a file that is no record or of another
+    schema, then for another question or other releases, and SpecdecError if the search of its trials makes no progress.
     """
     record = _read_record(path)
     if record is None:
         return None
     _require_same_search(path, record, question, releases)
-    step = record.step
+    step = record.step  # a result if the search had come to its end
     given_up = step.untestable if isinstance(step, search.Result) else ()
-    unanswered = {Answer.OPEN, Answer.UNTESTABLE}
-    trials = (trial for trial in record.trials if trial.answer not in (unanswered if trial.release in given_up else {Answer.UNTESTABLE}))
-    return replace(record, trials=tuple(trials))
+    return replace(record, trials=tuple(trial for trial in record.trials if not _is_void(trial, given_up)))
+
+
+def _is_void(trial: Trial, given_up: tuple[str, ...]) -> bool:
+    """Return True if a trial does not count in a search that goes on.
+
+    ``given_up`` are the releases that the search ended with as untestable.
+    """
+    if trial.answer is Answer.OPEN:
+        return trial.release in given_up  # a release with many undecided trials is given up: it gets new ones
+    return trial.answer is Answer.UNTESTABLE
 
 
 def _read_record(path: Path) -> Record | None:

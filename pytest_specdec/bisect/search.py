@@ -100,13 +100,14 @@ def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float
     """Return the release to run next, or the result.
 
     ``releases`` are in order, from the good end to the bad one. One red run makes a release bad: a run's false-alarm
-    rate is 0.001 for correctness. A good release takes as many green runs as :func:`runs_needed` returns; the last good
-    release of a result and the bad end take two at least. ``detection`` is the probability that a run at a bad release
-    is red. If the runs from the first bad release on show a lower fraction, that counts instead. Raises SpecdecError if
+    rate is 0.001 for correctness. Green runs may have missed the fault, so that a good release may need several.
+    ``detection`` is the probability that a run at a bad release is red, as the user states it. Raises SpecdecError if
     the next run would be of a release that has had every run that could decide it: the search would not end.
     """
     tallies = [_count(release, trials) for release in releases]
+    # The user's number may be too high: the lower one asks for more green runs.
     needed = runs_needed(min(detection, _estimate_detection(tallies)))
+    # For the last good release of a result, or to say that the bad end is good after all.
     decisive = max(needed, _DECISIVE_RUNS)
     step = _choose(releases, tallies, needed, decisive)
     if isinstance(step, Ask):
@@ -118,19 +119,22 @@ def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, dec
     """Return the next step of a search.
 
     First the bad end is run until a run is red. Then the good end is run until some release before the first bad one has
-    ``needed`` green runs. Then the releases between these two are halved (:func:`_halve`). The search ends early if the bad
-    end has ``decisive`` green runs, if the good end is red, or if an end cannot be tested.
+    ``needed`` green runs. Then the releases between these two are halved (:func:`_halve`). The search ends early if an
+    end is not as the user says, or cannot be tested.
     """
-    bad_end = tallies[-1]
+    bad_end, good_end = tallies[-1], tallies[0]
     if not bad_end.bad:
-        if bad_end.good >= decisive and not bad_end.is_untestable:
-            return Result(end=End.BAD_IS_GOOD, last_good=releases[-1], first_bad="")
-        return _run_end(releases[-1], bad_end)
+        # An end that cannot be tested is reported as that, whatever its green runs.
+        if bad_end.is_untestable or bad_end.good < decisive:
+            return _run_or_give_up(releases[-1], bad_end)
+        return Result(end=End.BAD_IS_GOOD, last_good=releases[-1], first_bad="")
     bad_index = _first_bad(tallies)
     if bad_index == 0:
         return Result(end=End.GOOD_IS_BAD, last_good="", first_bad=releases[0])
     good_index = max((index for index in range(bad_index) if tallies[index].good >= needed), default=None)
-    return _run_end(releases[0], tallies[0]) if good_index is None else _halve(releases, tallies, good_index, bad_index, decisive)
+    if good_index is None:
+        return _run_or_give_up(releases[0], good_end)
+    return _halve(releases, tallies, good_index, bad_index, decisive)
 
 
 def _halve(releases: Sequence[str], tallies: Sequence[_Tally], good: int, bad: int, decisive: int) -> Ask | Result:
@@ -150,8 +154,8 @@ def _halve(releases: Sequence[str], tallies: Sequence[_Tally], good: int, bad: i
     return Result(end=End.NARROWED if untestable else End.FOUND, last_good=releases[good], first_bad=releases[bad], untestable=untestable)
 
 
-def _run_end(release: str, tally: _Tally) -> Ask | Result:
-    """Return another run of an end, or the result if it is untestable."""
+def _run_or_give_up(release: str, tally: _Tally) -> Ask | Result:
+    """Return another run of an end, or the search's result if it is untestable."""
     if tally.is_untestable:
         return Result(end=End.END_UNTESTABLE, last_good="", first_bad="", untestable=(release,))
     return Ask(release=release)

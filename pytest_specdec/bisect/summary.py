@@ -51,15 +51,15 @@ def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
     """Return the line on the releases left to try.
 
     If no run was red yet, or the good end has not been run, it says that the ends are not verified. Else it lists the
-    releases that may be the first bad one: up to the first with a red run (index ``bad``), and after the last one before
-    it with green and no red runs (index ``good``). Without such a one it is the good end, by the user's word.
+    releases that may be the first bad one: those after the last green release up to the first red one.
     """
     answers = [{trial.answer for trial in record.of(release)} for release in record.releases]
-    bad = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
-    if bad is None or not answers[0]:
+    first_red = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
+    if first_red is None or not answers[0]:
         return (f"The ends are not verified yet; the next run is of {step.release}. The same command goes on.",)
-    good = max(index for index in range(bad) if index == 0 or (Answer.GOOD in answers[index] and Answer.BAD not in answers[index]))
-    left = ", ".join(record.releases[good + 1 : bad + 1])
+    # Without a green run it is the good end (0), by the user's word. That end is not red: the search would have ended.
+    last_green = max((index for index in range(1, first_red) if Answer.GOOD in answers[index]), default=0)
+    left = ", ".join(record.releases[last_green + 1 : first_red + 1])
     return (f"The first bad release is one of {left}; the next run is of {step.release}. The same command goes on.",)
 
 
@@ -110,7 +110,8 @@ def _first_bad_lines(record: Record, result: Result, trial: Trial) -> tuple[str,
 def _last_good_line(record: Record, result: Result) -> str:
     """Return the line on the last good release.
 
-    If it is among the untestable ones, it has fewer green runs than it needs.
+    A release with too few green runs is called untestable too, if its other runs came to no decision. The line then
+    gives their number.
     """
     line = f"The last good release is {result.last_good}"
     if result.last_good not in result.untestable:
@@ -122,12 +123,13 @@ def _last_good_line(record: Record, result: Result) -> str:
 def _other_finding_line(record: Record, trial: Trial) -> tuple[str, ...]:
     """Return a line if the bad end has another finding than ``trial``.
 
-    A finding with another name may be another fault. Returns () if both have the same name.
+    ``trial`` is the first bad release's. A trial's ``name`` is that of its finding. Returns () if both are the same.
     """
-    at_end = next(trial for trial in record.of(record.question.bad) if trial.answer is Answer.BAD)
-    if at_end.name == trial.name:
+    # There is a red one: no other release is run before the bad end is red.
+    red_at_end = next(other for other in record.of(record.question.bad) if other.answer is Answer.BAD)
+    if red_at_end.name == trial.name:
         return ()
-    return (f"At {at_end.release} the same tests are red with another finding: {at_end.name}. It may be another fault.",)
+    return (f"At {red_at_end.release} the same tests are red with another finding: {red_at_end.name}. It may be another fault.",)
 
 
 def _older_faults_line(record: Record) -> tuple[str, ...]:

@@ -54,11 +54,9 @@ class Runner:
     def run(self, release: str, variables: Mapping[str, str], earlier: Sequence[Trial], targets: frozenset[str]) -> Trial:
         """Run the tests against a release and return the trial.
 
-        ``variables`` tell the config the release. ``earlier`` are the trials of the same release. If the last of them
-        is undecided and more answers settle it, its run is continued, which does not raise the false-alarm rate; else
-        a new run is made. A run without a readable run.json is OPEN, since another one may have it. It is UNTESTABLE if
-        its exit code is in ``_HOPELESS``, of wrong usage or of no test collected, which would come again. A continued run
-        is OPEN even then, since pytest could begin it before. Raises DeadlineError if the time is up, and RunError if
+        ``variables`` are the environment variables by which the config knows the release. ``earlier`` are the trials of
+        the same release. If the run of the last one can be continued (:meth:`_find_continued`), it is: this does not
+        raise the false-alarm rate. Otherwise a new run is made. Raises DeadlineError if the time is up, and RunError if
         pytest cannot be started or its log cannot be written.
         """
         began = time.monotonic()
@@ -75,7 +73,7 @@ class Runner:
         stored, seconds = _read(run, code), time.monotonic() - began
         place = str(run.relative_to(self.start) if run.is_relative_to(self.start) else run)
         if stored is None:
-            answer = Answer.UNTESTABLE if code in _HOPELESS and continued_run is None else Answer.OPEN
+            answer = _answer_without_result(code, continues=continued_run is not None)
             reason = " ".join(line.strip() for line in process.last_lines(log, _ERRORS)) or f"no output; exit code {code}"
             return Trial(release=release, answer=answer, seconds=seconds, run=place, exit_code=code, headline=reason)
         return read_trial(release, stored, targets, run_directory=place, exit_code=code, seconds=seconds)
@@ -84,7 +82,8 @@ class Runner:
         """Return a record with its good and bad runs judged by its targets.
 
         The targets get fewer once an older fault shows at the good end, since the tests that it turns red do not count. Undecided trials
-        stay, since their runs may be continued by later ones, and so do trials whose run cannot be read.
+        stay as they are: a later trial may have continued such a run, whose files have the later answer. So do trials whose run cannot be
+        read.
         """
         return replace(record, trials=tuple(self._judge_again(trial, record.targets) for trial in record.trials))
 
@@ -120,6 +119,14 @@ class Runner:
         return path
 
 
+def _answer_without_result(code: int, *, continues: bool) -> Answer:
+    """Return the answer of a run that left no readable run.json.
+
+    ``continues`` is True if an earlier run was continued: pytest could begin it before, so that another try may succeed.
+    """
+    return Answer.UNTESTABLE if code in _HOPELESS and not continues else Answer.OPEN
+
+
 def pytest_command(question: Question, run: Path, *, continues: bool) -> tuple[str, ...]:
     """Return the pytest command for one run of the selected tests.
 
@@ -138,15 +145,16 @@ def pytest_command(question: Question, run: Path, *, continues: bool) -> tuple[s
 def read_trial(release: str, run: Run, targets: frozenset[str], *, run_directory: str, exit_code: int, seconds: float) -> Trial:
     """Return the trial in a stored run of a release.
 
-    :func:`answer_of` gives its answer. The config's waivers, which excuse known faults, are lifted before: the fault
-    that is searched for may be one of them. The finding is the first cause of a failure among ``targets``. A cause is a
-    group of failures by one fault; its leader is the failure that names the fault. Without a finding the headline says
-    why there is no answer. A good answer has no headline. The other arguments are noted as they are.
+    The config's waivers, which excuse known faults, are lifted before: the fault that is searched for may be one of them.
+    A cause is a group of failures by one fault; its leader is the failure that names the fault. The last three arguments
+    are noted as they are.
     """
     run = replace(run, judgements=tuple(map(_lift_waiver, run.judgements)))
+    # Of all tests, since the targets themselves are chosen from the faults at both ends.
     faults = tuple(judgement.nodeid for judgement in run.judgements if judgement.has_fault)
     answer, cause = answer_of(run, targets), _find_cause(run, targets)
     leader = cause.leader if cause else None
+    # It says why there is no answer, if there is no failure to name.
     first_not_green = next((judgement for judgement in _select(run, targets) if not _is_green(judgement)), None)
     return Trial(
         release=release,

@@ -45,13 +45,11 @@ def read(directory: RunDirectory) -> BaselineRecord:
     """Return the record of a run's baseline, for comparison with another run.
 
     Scored positions are taken from the answers of every arm, since the scores are the baseline's own. Each is under a digest of all tokens
-    before it, by which two runs find what they share. Prompts are taken from all arms but the old engine's, which may have another chat
-    template. Draws, sampled tokens with reported log-probability and score, show the noise. They are those of baseline and control that
-    another boot scored, or all of theirs if there are none. A config's ``scorer:`` may be of another engine: the record then has no scores
-    and no draws. Answers at temperature 0 are by question, from the first workload that asks it. Questions without an answer are listed as
-    unanswered. Raises RunError if the plan or an existing file is invalid.
+    before it, by which two runs find what they share. Answers at temperature 0 (``greedy``) are by question, from the first workload that
+    asks it. Raises RunError if the plan or an existing file is invalid.
     """
     plan = run_documents.read_plan(directory)
+    # A config's `scorer:` may be of another engine, whose scores say nothing of this baseline: they are then left out of the record.
     has_own_scores = all(boot.role is not Role.SCORER for boot in plan.boots)
     prompts: dict[str, tuple[int, ...]] = {}
     prefixes: dict[bytes, Prefix] = {}
@@ -69,7 +67,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
                 greedy.setdefault(asks, answer)
         for scored in _scored_sequences(directory, plan, sent):
             prompt = scored.request.prompt_key
-            if scored.arm != OLD_BASELINE:
+            if scored.arm != OLD_BASELINE:  # the old engine may have another chat template
                 prompts.setdefault(prompt, scored.prompt_ids)
             if scored.request.route is Route.CHAT:
                 chats.add(prompt)
@@ -77,9 +75,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
             digests = _prefix_digests(scored.prompt_ids, answer_ids, scored.request.adapter)
             for digest, position in zip(digests, scored.positions, strict=True):
                 prefixes.setdefault(digest, Prefix(prompt=prompt, position=position))
-    cross_boot_arms = captured.arms_scored_by_other_boots(plan)
-    cross_boot_draws = captured.read_calibration(directory, plan, *cross_boot_arms) if cross_boot_arms else ReportedDraws()
-    draws = cross_boot_draws or captured.read_calibration(directory, plan, BASELINE, CONTROL)
+    draws, boots = _read_draws(directory, plan)
     baseline = run_documents.read_capabilities(directory).get(BASELINE, Capabilities())
     return BaselineRecord(
         prompts=prompts,
@@ -88,8 +84,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
         greedy=greedy,
         unanswered=frozenset(questions - greedy.keys()),
         draws=draws if has_own_scores else ReportedDraws(),
-        # With one boot, which drew and scored, the draws do not show the noise between boots.
-        boots=2 if cross_boot_draws else 1,
+        boots=boots,
         variant_draws=tuple(captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs) if has_own_scores else (),
         single_precision=baseline.single_precision,
         began=began,
@@ -98,15 +93,27 @@ def read(directory: RunDirectory) -> BaselineRecord:
     )
 
 
+def _read_draws(directory: RunDirectory, plan: Plan) -> tuple[ReportedDraws, int]:
+    """Return the draws of baseline and control, and the number of boots in them.
+
+    Draws are sampled tokens, each with the log-probability that its server reported and its score; the two differ by noise. Preferred are
+    those scored by another boot than drew them (2 boots). If there are none, all are returned (1 boot): noise between boots is not in them.
+    """
+    arms = captured.arms_scored_by_other_boots(plan)
+    cross_boot_draws = captured.read_calibration(directory, plan, *arms) if arms else ReportedDraws()
+    if cross_boot_draws:
+        return cross_boot_draws, 2
+    return captured.read_calibration(directory, plan, BASELINE, CONTROL), 1
+
+
 def _greedy_answers(
     directory: RunDirectory, workload: Workload, transcript: Transcript, *, has_own_scores: bool
 ) -> Iterator[tuple[str, GreedyAnswer]]:
     """Yield the baseline's answers at temperature 0, by their question.
 
-    A question, :attr:`Request.asks`, is a text of route and body without the seed; ``transcript`` is the baseline's. Only requests that
-    take the most probable token of the unprocessed distribution count. Of their answers only those of the first pass count, if they neither
-    failed nor lack token ids. An answer has no positions if its scores are of other tokens, or, without ``has_own_scores``, of another
-    server than the baseline. Its limit is the request's, times ``room``, the factor by which the limits sent exceed the planned ones.
+    A question, :attr:`Request.asks`, is a text of route and body without the seed; ``transcript`` is the baseline's. Only requests whose
+    answer takes the most probable token each time, with no parameter that changes the probabilities, count (``takes_likeliest``). Without
+    ``has_own_scores``, as where another server scored, the answers come without scored positions.
     """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
     baseline, control = map(_first_passes, (transcript, transcripts.read(directory, CONTROL, workload.name)))
@@ -126,8 +133,9 @@ def _greedy_answers(
                     request_id=request_id,
                     prompt=request.prompt_key,
                     choice=answer.choice,
-                    positions=positions if are_of_answer else (),
+                    positions=positions if are_of_answer else (),  # other tokens were scored: no scores of this answer
                     control=control_answer.choice if control_answer else None,
+                    # The limit as it was sent: `room` is the factor by which all planned ones were raised.
                     limit=None if request.token_limit is None else transcript.room * request.token_limit,
                 ),
             )
@@ -151,9 +159,9 @@ def _has_known_tokens(answer: Answer) -> bool:
 def _scored_sequences(directory: RunDirectory, plan: Plan, workload: Workload) -> Iterator[_ScoredSequence]:
     """Yield the scored answers to ``workload`` with their prompts, arm by arm.
 
-    Only scores ``under`` the baseline, by a server of its weights, are read. An answer is left out if the ids of its prompt are unknown, or
-    if other tokens than its own were scored.
+    An answer is left out if the ids of its prompt are unknown, or if other tokens than its own were scored.
     """
+    # `under` is the model that scored: not a draft model, nor the old engine's baseline.
     tasks = (task for boot in plan.boots if boot.under == BASELINE for task in boot.scores if task.workload == workload.name)
     for arm in dict.fromkeys(task.arm for task in tasks):
         transcript = transcripts.read(directory, arm, workload.name)

@@ -43,16 +43,15 @@ MOST_TOKENS = 8192
 def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> ReportedDraws:
     """Return the plain draws of ``arms``: reported log-probabilities with scores.
 
-    Report and score of one token differ by the noise of log-probabilities between servers. Plain draws come from the unprocessed
-    distribution: whether an engine reports log-probabilities before or after its sampling parameters, they are then those of the scored
-    distribution. Below temperature 1 the noise itself would influence which token is drawn. By default the arms are those of baseline and
-    control that another boot scored, or both if there are none. Only calibration workloads are read, so that the noise is the same
-    whichever tests are selected; without any, all workloads. At most :data:`MOST_TOKENS` are returned; empty if there are none. A file that
-    cannot be read is skipped, since its own judgement reports the error.
+    The two numbers of a token are of the same distribution: plain requests have no sampling parameter that an engine could apply before it
+    reports. They differ by noise alone, as between two servers. Without ``arms``, those of baseline and control are read that another boot
+    scored, or both if there are none. :func:`calibrating_workloads` says which workloads are read. At most :data:`MOST_TOKENS` tokens are
+    returned; empty if there are none. A file that cannot be read is skipped, since its own judgement reports the error.
     """
+    arms = arms or arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)
     by_answer: list[_PlainDraws] = []
     tokens_left = MOST_TOKENS
-    for draws in _read_plain_draws(directory, plan, arms or arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)):
+    for draws in _read_plain_draws(directory, plan, arms):
         by_answer.append(draws[:tokens_left])
         tokens_left -= len(by_answer[-1])
         if not tokens_left:
@@ -61,16 +60,18 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
 
 
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
-    """Return the run's plain draws for judging ``pair``, by arm and boot.
+    """Return the run's plain draws for judging ``pair``, by the noise in them.
 
-    A boot is one start of a server; two boots differ by more noise than one. ``decode`` has the baseline's draws scored by another boot of
-    it, ``same_boot`` those scored by the boot that drew them, and ``verify`` the variant's. If no draw was scored by another boot,
-    ``decode`` has all of the baseline's draws.
+    ``decode`` shows the noise of decoding token by token, and between two boots, starts of a server: the baseline's draws scored by another
+    boot. ``same_boot`` shows it without that between boots: those scored by the boot that drew them. ``verify`` shows the noise of the
+    variant's verify steps.
     """
-    decode_arms = arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)
-    same_boot_arms = tuple(arm for arm in (BASELINE, CONTROL) if arm not in decode_arms)
+    both = (BASELINE, CONTROL)
+    decode_arms = arms_scored_by_other_boots(plan) or both
+    same_boot_arms = tuple(arm for arm in both if arm not in decode_arms)
     return Calibrations(
-        decode=read_calibration(directory, plan, *decode_arms) or read_calibration(directory, plan, BASELINE, CONTROL),
+        # If these arms have no draws: those of both, whichever boot scored them.
+        decode=read_calibration(directory, plan, *decode_arms) or read_calibration(directory, plan, *both),
         same_boot=read_calibration(directory, plan, *same_boot_arms) if same_boot_arms else ReportedDraws(),
         verify=read_calibration(directory, plan, pair),
     )
@@ -79,12 +80,12 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
 def arms_scored_by_other_boots(plan: Plan) -> tuple[str, ...]:
     """Return those of baseline and control that another boot scored.
 
-    Reports and scores of such an arm differ by what varies between boots, as the variant's do. Looked at are the calibration workloads or,
-    without any, the first scored workload. Empty if each arm was scored by its own boot.
+    Between such an arm's reported log-probabilities and its scores is the noise between boots, as in the variant's. Looked at are the
+    calibration workloads or, without any, the first scored workload. Empty if each arm was scored by its own boot.
     """
     scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
-    # The boot that scores a workload scores its own answers to it too.
+    # `scored_by` returns the arms whose answers the scoring boot gave itself.
     scored_by_same_boot = {arm for name in calibrating for arm in plan.scored_by(name)}
     return tuple(arm for arm in (BASELINE, CONTROL) if arm not in scored_by_same_boot)
 
@@ -107,21 +108,16 @@ def _read_plain_draws(directory: RunDirectory, plan: Plan, arms: Sequence[str]) 
 
 
 def calibrating_workloads(plan: Plan) -> tuple[Workload, ...]:
-    """Return the workloads with the plain draws of the calibration.
+    """Return the workloads whose plain draws measure the noise of log-probabilities.
 
-    They are those made for it, or all of them if the plan has none with plain draws.
+    They are those made for it, so that the noise is the same whichever tests are selected. If none has plain draws, any other may.
     """
-    return (
-        tuple(workload for workload in plan.workloads if workload.calibrates and any(map(_reports_plain_draws, workload.requests)))
-        or plan.workloads
-    )
+    made_for_it = (workload for workload in plan.workloads if workload.calibrates)
+    return tuple(workload for workload in made_for_it if any(map(_reports_plain_draws, workload.requests))) or plan.workloads
 
 
 def _reports_plain_draws(request: Request) -> bool:
-    """Return True if answers to a request report plain draws.
-
-    :func:`read_calibration` says which draws are plain.
-    """
+    """Return True if answers to a request report plain draws."""
     return request.unprocessed and "logprobs" in request.body
 
 
@@ -151,25 +147,25 @@ def read(
     """Return a judge's whole input for one judgement.
 
     ``gates`` are all gates of the run, of which those of this pair and workload are kept. ``calibrations`` are those of the whole run, and
-    ``slo`` is that of its config. Extensions are workloads added while the verdict was open. For sampling, their answers are joined with
-    the workload's own; for other families, which ask the same again, they are under ``repeats``. Raises RunError if planned answers or
-    scores of an arm are missing, with the capture's reason for that, or if an arm answered another workload of that name, or under other
-    token limits than the baseline.
+    ``slo`` is that of its config. Extensions are workloads added while the verdict was open. For sampling they have further requests, whose
+    answers are joined with the workload's own; for other families they ask the same again, and are under ``repeats``. Raises RunError if
+    planned answers or scores of an arm are missing, with the capture's reason, or if an arm answered another workload of that name, or
+    under other token limits than the baseline.
     """
     workload_names = _judged_workloads(plan, judgement)
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in workload_names]
     scored_arms = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
     for run in runs:
-        run.check_room()
+        run.require_equal_limits()
     speculative = _join_transcripts([run.transcript(judgement.pair) for run in runs])
     baseline = _join_transcripts([run.transcript(BASELINE) for run in runs])
     sent_workloads = [run_documents.read_workload(directory, plan, name) for name in workload_names]
     workload = replace(sent_workloads[0], requests=tuple(request for sent in sent_workloads for request in sent.requests))
-    pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
+    pair = _with_draft_length(plan.pair(judgement.pair), speculative)
     draft_scores = [run.draft_scores(pair.variant.draft.model) for run in runs]
     return Captured(
         pair=pair,
-        workload=workload.with_room(baseline.room),
+        workload=workload.with_room(baseline.room),  # with the token limits as sent
         family=judgement.family,
         baseline=baseline,
         control=_join_transcripts([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
@@ -180,6 +176,7 @@ def read(
             read(directory, plan, replace(judgement, workload=name), gates, calibrations) for name in _repeated_workloads(plan, judgement)
         ),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored_arms},
+        # By the arms with scores of the judgement's own workload, the first.
         draft_scores={arm: tuple(score for by_arm in draft_scores for score in by_arm.get(arm, ())) for arm in draft_scores[0]},
         calibration=calibrations.decode,
         same_boot_calibration=calibrations.same_boot,
@@ -197,9 +194,10 @@ def read(
 def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> CapturedRun:
     """Return one pair's answers to all workloads, without scores.
 
-    Under ``whole`` all answers stand as if to one workload, and all else is as the judgement's own workload has it; ``parts`` has them by
-    workload. Raises RunError, as :func:`read` does, if the own workload cannot be read. Other unreadable ones are listed as ``missing``.
+    ``parts`` has them by workload, ``whole`` all of them as one workload, with the settings of the judgement's own. Raises RunError, as
+    :func:`read` does, if the own workload cannot be read. Other unreadable ones are listed as ``missing``.
     """
+    # A pair has the name of its variant's arm.
     names = dict.fromkeys(name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers)
     parts: list[Captured] = []
     for name in names:
@@ -219,23 +217,23 @@ def _read_without_scores(directory: RunDirectory, plan: Plan, judgement: Judgeme
     Raises RunError as :func:`read` does.
     """
     run = _Run(directory, plan, judgement)
-    run.check_room()
+    run.require_equal_limits()
     speculative, baseline = run.transcript(judgement.pair), run.transcript(BASELINE)
     return Captured(
-        pair=_with_draft_tokens(plan.pair(judgement.pair), speculative),
-        workload=plan.workload(judgement.workload).with_room(baseline.room),
+        pair=_with_draft_length(plan.pair(judgement.pair), speculative),
+        workload=plan.workload(judgement.workload).with_room(baseline.room),  # with the token limits as sent
         family=judgement.family,
         baseline=baseline,
         control=run.transcript(CONTROL) if run.is_planned(CONTROL) else None,
         speculative=speculative,
-        beside=run.other_arms(),
+        beside=run.other_arms(),  # empty unless a route refused all requests
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
         within_one_boot=plan.within_one_boot,
     )
 
 
-def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
+def _with_draft_length(pair: Pair, transcript: Transcript) -> Pair:
     """Return the pair with its number of draft tokens per verify step.
 
     If no setting states the number, as with attached servers, it is estimated from the transcript: the largest of the counted
@@ -276,8 +274,7 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
     """Return an arm's transcripts of several workloads as one.
 
     ``parts`` are in the order of their capture, and the first gives all fields that are not joined. Counters are added up only if every
-    transcript has them, since the sum has to cover all answers. Of a note on the server, such as ``foreign``, the first that is not empty
-    counts, of a reduced concurrency the lowest, and of the machine's load the highest.
+    transcript has them, since the sum has to cover all answers.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -291,12 +288,13 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
         server_failures=tuple(_renumber_failures(parts)),
         restarts=sum(part.restarts for part in parts),
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
+        # Texts on what was wrong with a server or its counters, empty where nothing was: one of them is enough.
         replaced=next((part.replaced for part in parts if part.replaced), ""),
         foreign=next((part.foreign for part in parts if part.foreign), ""),
         elsewhere=next((part.elsewhere for part in parts if part.elsewhere), ""),
         uncounted=next((part.uncounted for part in parts if part.uncounted), ""),
         silent_routes=tuple(dict.fromkeys(route for part in parts for route in part.silent_routes)),
-        limited=sum(part.limited for part in parts),
+        limited=sum(part.limited for part in parts),  # times that a server refused with a 429
         machine_load=max((part.machine_load for part in parts if part.machine_load is not None), default=None),
         wall_s=sum(part.wall_s for part in parts),
     )
@@ -356,7 +354,7 @@ class _Run:
             )
         return transcript
 
-    def check_room(self) -> None:
+    def require_equal_limits(self) -> None:
         """Raise RunError if an arm answered under other token limits than the baseline.
 
         Answers cut at different lengths cannot be compared. ``room`` is the factor by which all planned limits of a workload were raised.
@@ -372,9 +370,9 @@ class _Run:
     def further_boots(self, pair: str) -> Iterator[BootBlock]:
         """Yield the variant's further boots, with the baseline boots beside them.
 
-        Speed is measured over all boots of the variant; further ones come after the first. Beside each are the last boot of baseline or
-        control before it and, if servers run in turn, the first one after it. ``arms`` of a boot are the names of its answers; of a boot
-        that is both baseline and control, the control's count.
+        Speed is measured over all boots of the variant; further ones come after the first. Beside each is the last boot of baseline or
+        control before it: side by side, the one whose requests alternated with its own. If servers run in turn, the next one after it is
+        there too, against drift of the machine.
         """
         answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
         baselines = [boot for boot in answering if boot.role in {Role.BASELINE, Role.CONTROL}]
@@ -383,6 +381,7 @@ class _Run:
             boots_after = (
                 [other for other in baselines if other.index > boot.index][:1] if self._plan.placement is Placement.IN_TURN else []
             )
+            # `arms` are the names that a boot stores answers under; of two, baseline and control, the control's are the later ones.
             neighbours = tuple(self.transcript(other.arms[-1]) for other in (*boots_before, *boots_after))
             yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=neighbours)
 

@@ -51,15 +51,14 @@ def _copy(path: Path, target: Path) -> None:
 def _restrict(source: RunDirectory, plan: Plan, judgement: Judgement) -> Plan:
     """Return the plan cut down to ``judgement``, with all its boots.
 
-    A boot keeps only the answers and scores that are read, but stays in its place, since transcripts refer to boots by index. Boots of the
-    old engine keep no scores, since no judge of a pair reads them. Entries on other workloads are left out, and so are those on
-    withheld workloads, which no arm was sent, and on the old engine.
+    A boot keeps only the answers and scores that are read, but stays in its place, since transcripts refer to boots by index. The answers
+    that are read may be of more workloads than the scores (:func:`_answered_workloads`).
     """
     scored = _scored_workloads(plan, judgement)
     answered = _answered_workloads(source, plan, judgement)
 
     def restrict_boot(boot: Boot) -> Boot:
-        scores = () if boot.role.is_old else boot.scores
+        scores = () if boot.role.is_old else boot.scores  # no judge of a pair reads those by the old engine
         tasks = tuple(task for task in scores if task.workload in scored and task.arm in _arms(judgement))
         return replace(boot, answers=tuple(name for name in boot.answers if name in answered), scores=tasks)
 
@@ -70,7 +69,8 @@ def _restrict(source: RunDirectory, plan: Plan, judgement: Judgement) -> Plan:
         judgements=(judgement,),
         boots=tuple(map(restrict_boot, plan.boots)),
         extensions={name: further for name, further in plan.extensions.items() if name in answered},
-        withheld={},
+        withheld={},  # workloads that were sent to no arm
+        # The usual number of requests, by workload that was sent more.
         enlarged={name: requests for name, requests in plan.enlarged.items() if name in answered},
         old=None,
     )
@@ -106,7 +106,8 @@ def _answered_workloads(source: RunDirectory, plan: Plan, judgement: Judgement) 
 def _paths(source: RunDirectory, excerpt: Plan, judgement: Judgement) -> Iterator[Path]:
     """Yield the paths of an excerpt's files in ``source``.
 
-    The plan is left out, since the excerpt has its own. Partial transcripts and those set aside are included. Not every file need exist.
+    The plan is left out, since the excerpt has its own. Transcripts of unfinished workloads, and those set aside when a workload was
+    captured again, are included, since their server failures count. Not every file need exist.
     """
     yield from (source.config, source.environment, source.status)
     yield from sorted(source.capabilities.glob("*.json"))
@@ -114,8 +115,11 @@ def _paths(source: RunDirectory, excerpt: Plan, judgement: Judgement) -> Iterato
     # Where an arm answered nothing on a route, the judge looks whether the others did.
     needs_all_arms = _has_silent_route(source, excerpt, judgement)
     for boot in excerpt.boots:
+        # Any boot may have scored the tokens of this judgement's arms; `under` is the model that scored.
         yield from (source.scores(boot.under, task.arm, task.workload) for task in boot.scores)
-        for name in boot.answers if needs_all_arms or boot.arm in _arms(judgement) else ():
+        if not needs_all_arms and boot.arm not in _arms(judgement):
+            continue
+        for name in boot.answers:
             yield source.workload(name)
             for arm in boot.arms:
                 yield from (source.transcript(arm, stored) for stored in server_failures.stored_names(source, arm, name))

@@ -82,23 +82,23 @@ class FolderReader:
     def _read(self, path: str, status: os.stat_result) -> FilePart | None:
         """Return a file's change since it was last sent, and count it as sent.
 
-        ``status`` is the file system's present entry. None without a change, or if the file is gone before it is read.
+        ``status`` is that of the walk through the folder. None without a change, or if the file is gone before it is read.
         """
-        before, now = self._sent_states.get(path), _file_state(status)
-        if before == now:
+        before, listed = self._sent_states.get(path), _file_state(status)
+        if before == listed:
             return None
         # An equal inode does not prove growth, since a file that replaces another may get it: only _GROWING are appended to.
-        has_grown = path in _GROWING and before is not None and before.inode == now.inode and before.size < now.size
+        has_grown = path in _GROWING and before is not None and before.inode == listed.inode and before.size < listed.size
         sent_bytes = before.size if before and has_grown else 0
         try:
             with (self._root / path).open("rb") as file:
                 file.seek(sent_bytes)
                 data = file.read()
-                now = _file_state(os.fstat(file.fileno()))
+                after = _file_state(os.fstat(file.fileno()))
         except FileNotFoundError:
             return None
-        # What was read may be less than what is there by now, and is never more.
-        self._sent_states[path] = _FileState(inode=now.inode, size=sent_bytes + len(data), changed_ns=now.changed_ns)
+        # The size is that of the bytes read: if the file has grown since, the next call finds another size, and sends the rest.
+        self._sent_states[path] = _FileState(inode=after.inode, size=sent_bytes + len(data), changed_ns=after.changed_ns)
         return FilePart(path=path, data=data, appended=has_grown)
 
 

@@ -31,7 +31,7 @@ __all__ = ["copy", "list_answered", "list_stored", "read", "read_new"]
 
 _NEW_BASELINE = "new.baseline"
 """The new baseline's name where the old one scored it; no file has it."""
-_NO_DRAFTS = Variant(name=OLD_BASELINE, draft=Draft(kind=DraftKind.UNKNOWN, tokens=1))
+_PLACEHOLDER = Variant(name=OLD_BASELINE, draft=Draft(kind=DraftKind.UNKNOWN, tokens=1))
 
 
 def list_answered(earlier: Path) -> frozenset[str]:
@@ -70,16 +70,15 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
     """Yield the old baseline's answers with the new scores, by workload.
 
     The old answers are in the variant's place. Those of the run's own baseline are in the places of baseline and control, so that they are
-    tested in the same way. The variant is a placeholder that drafts nothing. ``calibration`` shows the noise of the scores. Raises RunError
-    if a file is invalid.
+    tested in the same way. ``calibration`` shows the noise of the scores. Raises RunError if a file is invalid.
     """
     for name in list_stored(directory, plan):
         old, baseline = (transcripts.read(directory, arm, name) for arm in (OLD_BASELINE, BASELINE))
         if old is None or baseline is None:
             continue
         yield Captured(
-            pair=replace(plan.pairs[0], variant=_NO_DRAFTS),
-            workload=run_documents.read_workload(directory, plan, name).with_room(baseline.room),
+            pair=replace(plan.pairs[0], variant=_PLACEHOLDER),  # any pair does: all have this run's baseline
+            workload=run_documents.read_workload(directory, plan, name).with_room(baseline.room),  # with the token limits as sent
             family=Family.SAMPLING,
             baseline=baseline,
             control=baseline,
@@ -94,7 +93,7 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
 def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
     """Yield the new baseline's answers with the old scores, by workload.
 
-    The new answers are in the variant's place. In the places of baseline and control are the old baseline's own answers to the same
+    The new answers are in the variant's place. In the places of both baseline and control are the old baseline's own answers to the same
     requests, with the scores and the noise of the old run, which is in the folder ``old`` of this one. Nothing without that run, or if
     the plan has the old baseline score nothing. Raises RunError if a file is invalid.
     """
@@ -103,6 +102,7 @@ def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
     if not tasks or not old_run.plan.is_file():
         return
     old_plan = run_documents.read_plan(old_run)
+    # The draws that show the noise: if the arms that another boot scored have none, those of baseline and control.
     calibration = captured.read_calibration(old_run, old_plan) or captured.read_calibration(old_run, old_plan, BASELINE, CONTROL)
     for name in (task.workload for task in tasks):
         new, old = transcripts.read(directory, BASELINE, name), transcripts.read(old_run, BASELINE, name)
@@ -110,8 +110,8 @@ def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
             continue
         old = old.part(_ids_of_same(old_plan.workload(name), plan.workload(name)))
         yield Captured(
-            pair=replace(plan.pairs[0], variant=replace(_NO_DRAFTS, name=_NEW_BASELINE)),
-            workload=run_documents.read_workload(directory, plan, name).with_room(new.room),
+            pair=replace(plan.pairs[0], variant=replace(_PLACEHOLDER, name=_NEW_BASELINE)),
+            workload=run_documents.read_workload(directory, plan, name).with_room(new.room),  # with the token limits as sent
             family=Family.SAMPLING,
             baseline=old,
             control=old,
@@ -140,37 +140,36 @@ def _tasks_of_old(plan: Plan) -> Iterator[ScoringTask]:
     yield from (task for boot in plan.boots if boot.under == OLD_BASELINE for task in boot.scores)
 
 
-def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory, workload: Workload) -> None:
+def _copy_workload(source: RunDirectory, old_workload: Workload, directory: RunDirectory, workload: Workload) -> None:
     """Copy one workload's old answers into the run ``directory``.
 
-    ``sent`` is the workload of the old run, and ``workload`` that of the new one. Only successful answers of the first pass with known
-    token ids, also of the prompt, are copied, without the old server's counters and failures. Nothing is written without such an answer.
+    ``old_workload`` is that of the old run, ``workload`` the new run's of the same name. Only successful answers of the first pass with
+    known token ids, also of the prompt, are copied, without the old server's counters and failures. Nothing is written without any.
     Raises RunError for files that cannot be read or written.
     """
-    transcript = transcripts.read(source, BASELINE, workload.name)
+    transcript = transcripts.read(source, BASELINE, old_workload.name)
     if transcript is None:
         return
-    scores = transcripts.read_scores(source, BASELINE, BASELINE, workload.name)
+    scores = transcripts.read_scores(source, BASELINE, BASELINE, old_workload.name)
     prompts = {score.key: score.prompt_token_ids for score in scores}
     first_passes = (answer for answer in transcript.answers if answer.ok and answer.choice.token_ids and not answer.pass_index)
     with_prompts = (replace(answer, prompt_token_ids=answer.prompt_token_ids or prompts.get(answer.key, ())) for answer in first_passes)
-    answers = tuple(_match({answer.request_id: answer for answer in with_prompts if answer.prompt_token_ids}, sent, workload))
+    usable = {answer.request_id: answer for answer in with_prompts if answer.prompt_token_ids}
+    answers = tuple(_assign_to_requests(usable, old_workload, workload))
     if answers:
-        header = replace(
-            transcript, arm=OLD_BASELINE, digest=workload.digest, answers=(), counters=None, ranks=(), server_failures=(), restarts=0
-        )
-        transcripts.write(directory, replace(header, answers=answers, boot=0))
+        copied = replace(transcript, arm=OLD_BASELINE, boot=0, digest=workload.digest, answers=answers)
+        transcripts.write(directory, replace(copied, counters=None, ranks=(), server_failures=(), restarts=0))
 
 
-def _match(old: dict[str, Answer], sent: Workload, workload: Workload) -> Iterator[Answer]:
-    """Yield the old answers fitting ``workload``, under its request ids.
+def _assign_to_requests(old: dict[str, Answer], old_workload: Workload, workload: Workload) -> Iterator[Answer]:
+    """Yield the old answers that the requests of ``workload`` ask for, under their ids.
 
-    ``old`` are the answers by request id of ``sent``, the old workload. A request gets an answer to the same question, with the same seed
-    if there is one, and each answer is used once. A sampled answer is left out if an earlier one had the same seed, since it is no
-    independent draw.
+    ``old`` has answers by request id of ``old_workload``. A request gets an answer to the same question, with the same seed if there is
+    one, and each answer is used once. A sampled answer is left out if an earlier one had the same seed: both are drawn by the same random
+    numbers, also where the questions differ, and are not independent.
     """
     unused_by_question: dict[str, list[Request]] = {}
-    for request in sent.requests:
+    for request in old_workload.requests:
         if request.id in old:
             unused_by_question.setdefault(request.asks, []).append(request)
     seeds: set[object] = set()

@@ -155,9 +155,9 @@ class RunDirectory:
         return self.root / "transcripts" / safe(arm) / f"{safe(workload)}.jsonl"
 
     def scores(self, under: str, arm: str, workload: str) -> Path:
-        """Return the file with the scores of ``arm`` under a server.
+        """Return the file with the scores of ``arm`` by the model ``under``.
 
-        They are the distribution of ``under`` at the arm's tokens.
+        Scores are the log-probabilities that this model gives to the tokens that the arm answered with.
         """
         return self.root / "scores" / safe(under) / safe(arm) / f"{safe(workload)}.jsonl"
 

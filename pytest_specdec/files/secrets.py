@@ -44,7 +44,7 @@ HARMLESS_HEADERS = frozenset(
 """Headers that hold no secret, in lower case; any other one may be a gateway's key by whatever name."""
 _SHORTEST = 6
 """Least characters of a value that no config names: ordinary text may hold a shorter word."""
-_OURS = frozenset({"schema", "arm", "workload", "digest", "request_id", "under", "state", "ending", "finish_reason", "doing", "route"})
+_UNMASKED = frozenset({"schema", "arm", "workload", "digest", "request_id", "under", "state", "ending", "finish_reason", "doing", "route"})
 """Keys of this package's own files whose values are never masked (:meth:`Secrets.mask_json`)."""
 _DECIMAL = 8
 """Least digits of a number that is masked: texts are full of shorter ones."""
@@ -70,7 +70,7 @@ def is_secret(name: str, *, variable: bool = False) -> bool:
 def is_literal(text: str) -> bool:
     """Return True if ``text`` contains a secret of a known form.
 
-    The forms are access tokens of well-known services, and authorization headers with a written value.
+    The forms are access tokens of well-known services, and authorization headers, unless their value is a variable: ``${TOKEN}``.
     """
     return bool(_LITERAL.search(text))
 
@@ -141,12 +141,12 @@ class Secrets:
 def _mask_strings(data: JSON, secrets: Secrets) -> JSON:
     """Return ``data`` with secrets masked in its strings, at any depth.
 
-    Values under the keys :data:`_OURS` stay, and so do all keys.
+    All keys stay, and so do the values under :data:`_UNMASKED`, names that this package needs to read its own files back.
     """
     if isinstance(data, str):
         return secrets.mask(data)
     if isinstance(data, Mapping):
-        return {name: value if name in _OURS else _mask_strings(value, secrets) for name, value in data.items()}
+        return {name: value if name in _UNMASKED else _mask_strings(value, secrets) for name, value in data.items()}
     return [_mask_strings(value, secrets) for value in data] if isinstance(data, list) else data
 
 
@@ -155,34 +155,37 @@ _MASK = "***"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pieces:
-    """Runs of characters by which pieces of secrets are recognised."""
+    """Runs of characters by which pieces of secrets, what a cut leaves of them, are recognised."""
 
     whole: frozenset[str]
     """Every run of 8 characters."""
-    halves: frozenset[str]
-    """Every run of 4 of them: a text is looked through in steps of 4."""
+    parts: frozenset[str]
+    """Every run of 4 within them: a text is looked through in steps of 4."""
 
 
 @cache
 def _pieces_of(values: tuple[str, ...]) -> _Pieces:
-    """Return all runs of characters of the secrets, in every encoding.
+    """Return all runs of 8 characters of the secrets, in every encoding.
 
-    A run has 8 characters; its parts of 4 make the search faster. Runs of fewer than 4 distinct characters, such as blanks or rulers, are
-    left out, since ordinary text has them.
+    Runs of fewer than 4 distinct characters, such as blanks or rulers, are left out, since ordinary text has them. Each comes with its
+    five parts of 4 characters: the search looks at every fourth place of a text only, and any of the five may begin there.
     """
     texts = _spellings(values)
     runs = {text[start : start + _PIECE] for text in texts for start in range(len(text) - _PIECE + 1)}
     whole = frozenset(run for run in runs if len(set(run)) >= _DISTINCT)
-    return _Pieces(whole=whole, halves=frozenset(run[start : start + _STEP] for run in whole for start in range(_STEP + 1)))
+    return _Pieces(whole=whole, parts=frozenset(run[start : start + _STEP] for run in whole for start in range(_STEP + 1)))
 
 
 def _mask_pieces(text: str, pieces: _Pieces) -> str:
-    """Return ``text`` with every piece of a secret masked."""
-    parts, end = [], 0
-    for start, stop in _piece_spans(text, pieces):
-        parts += [text[end:start], _MASK]
+    """Return ``text`` with every piece of a secret masked.
+
+    A piece is a run of 8 or more characters of a secret.
+    """
+    masked, end = [], 0
+    for start, stop in _piece_spans(text, pieces):  # from left to right, without overlap
+        masked += [text[end:start], _MASK]
         end = stop
-    return "".join([*parts, text[end:]])
+    return "".join([*masked, text[end:]])
 
 
 def _piece_spans(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
@@ -193,7 +196,7 @@ def _piece_spans(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
     """
     span_start = span_end = -1  # no span is open
     for place in range(0, len(text) - _STEP + 1, _STEP):
-        if text[place : place + _STEP] not in pieces.halves:
+        if text[place : place + _STEP] not in pieces.parts:
             continue
         for start in range(max(0, place - _STEP), place + 1):
             if text[start : start + _PIECE] in pieces.whole:

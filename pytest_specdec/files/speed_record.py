@@ -88,10 +88,10 @@ def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> Time
 
 
 def _read_drafted(directory: RunDirectory, plan: Plan, pair: Pair) -> Iterator[DraftedWorkload]:
-    """Yield a variant's answers to each workload with comparable drafting.
+    """Yield a variant's answers to each workload drafted alike in every run.
 
-    Left out are timed workloads, calibrations, which get no verdict, and workloads with so many requests in flight that less may be
-    drafted.
+    Its accepted lengths can then be compared with another run's. Left out are timed workloads, which are compared by themselves,
+    calibrations, which get no verdict, and workloads with so many requests in flight that less may be drafted.
     """
     for workload in plan.workloads:
         if workload.timed or workload.calibrates or pair.variant.draft.depends_on(workload.concurrency):

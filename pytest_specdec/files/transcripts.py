@@ -141,8 +141,8 @@ def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *,
     """Return the scores of ``arm``'s tokens under the server ``under``.
 
     ``top_tokens`` is the number of most probable tokens that were asked for at each position. () without a file. Raises RunError, with file
-    and line, if the file is invalid. Raises ScoreError, with the token, if the log-probabilities of a position contradict each other, or if
-    two or more tokens were asked for and one is listed that has not nearly all the probability: a better one may be missing.
+    and line, if the file is invalid. Raises ScoreError, with the token, if the log-probabilities of a position contradict each other. So it
+    does if several tokens were asked for and the only one listed is not nearly certain: a better one may be missing.
     """
     lines = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
     if lines is None:

@@ -132,8 +132,9 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines: dict[KeyPath, int] = {}
-        # The lists and mappings around the node that is read: as many as its level.
+        # The lists and mappings around the node that is read, to refuse an alias to one of them, and too many levels.
         self._open_nodes: list[yaml.Node] = []
+        # Values read so far, to refuse too many: aliases may multiply them.
         self._value_count = 0
 
     def error(self, what: str, line: int, expected: str = "YAML 1.2", remedy: str = "") -> ConfigError:

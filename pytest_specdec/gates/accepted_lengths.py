@@ -36,21 +36,18 @@ def pool_lengths(
 ) -> tuple[GateChange, ...]:
     """Return the new gate of each variant and workload with accepted lengths.
 
-    ``lengths`` has this run's, by variant and workload. They are pooled, request by request, with those of the ``stored_gates`` if traffic,
-    model, draft and dtype are the same. Otherwise they replace the stored lengths, and so they do after a failure that is accepted as a
-    regression: ``accepted`` is the reason for that, empty without one.
-
-    There is no new gate for a workload with fewer than ``LEAST_SHARED`` (10) requests. Unless a regression is accepted, there is none
-    either if the verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
+    ``lengths`` has this run's, by variant and workload. They are pooled with those of the ``stored_gates`` or replace them
+    (:func:`_pool_gate`). ``accepted`` is the reason that a regression is accepted for; it is empty if none is accepted.
+    Lengths of fewer than ``LEAST_SHARED`` requests give no gate: a later run could not be compared with it.
     """
-    cells = (
-        (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
-    )
-    return tuple(
-        _pool_gate(verdict, cell, _find_stored_gate(stored_gates, verdict), accepted)
-        for verdict, cell in cells
-        if cell is not None and len(cell.lengths) >= LEAST_SHARED and _may_join_file(verdict, accepted)
-    )
+    changes = []
+    for verdict in verdicts:
+        measured = lengths.get((verdict.pair, verdict.workload))
+        if not isinstance(verdict.promise, AcceptedLength) or measured is None:
+            continue
+        if len(measured.lengths) >= LEAST_SHARED and _may_join_file(verdict, accepted):
+            changes.append(_pool_gate(verdict, measured, _find_stored_gate(stored_gates, verdict), accepted))
+    return tuple(changes)
 
 
 def unfit_lengths(
@@ -58,16 +55,17 @@ def unfit_lengths(
 ) -> Iterator[tuple[Verdict, str]]:
     """Yield verdicts with accepted lengths unfit for a gate, with reasons.
 
-    They are of too few requests, or may hide a change. ``lengths`` and ``accepted`` are those of :func:`pool_lengths`. Failures that no
-    regression is accepted for are left out.
+    They are of too few requests, or may lie lower or higher than the stored ones. ``lengths`` and ``accepted`` are those of
+    :func:`pool_lengths`.
     """
     for verdict in verdicts:
-        cell = lengths.get((verdict.pair, verdict.workload))
-        is_refused = verdict.outcome is Outcome.FAIL and not accepted  # a failure has a line of its own
-        if not isinstance(verdict.promise, AcceptedLength) or cell is None or is_refused:
+        measured = lengths.get((verdict.pair, verdict.workload))
+        if not isinstance(verdict.promise, AcceptedLength) or measured is None:
             continue
-        if len(cell.lengths) < LEAST_SHARED:
-            lack = f"verify steps are known of {len(cell.lengths)} requests"
+        if verdict.outcome is Outcome.FAIL and not accepted:
+            continue  # the caller reports failures itself
+        if len(measured.lengths) < LEAST_SHARED:
+            lack = f"verify steps are known of {len(measured.lengths)} requests"
             yield verdict, f"{lack}, and a gate needs {LEAST_SHARED}: --specdec-depth standard sends more"
         elif verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE} and not accepted:
             yield verdict, f"{verdict.finding.value}; if it is meant: {ACCEPT}"
@@ -100,25 +98,27 @@ def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
     return next((gate for gate in gates if gate.lengths and (gate.figure, gate.pair, gate.workload) == cell), None)
 
 
-def _pool_gate(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
+def _pool_gate(verdict: Verdict, measured: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
     """Return one workload's gate, its lengths pooled with the stored ones.
 
-    The stored lengths are dropped if they are of another model, draft, dtype or traffic, or if the verdict failed: a
-    failure comes here only as an accepted regression, which sets a new level. The gate states ``accepted``, the reason
-    for it, if the verdict may loosen the gate, and otherwise the reason that the stored gate states.
+    The stored lengths are dropped if they are of another model, draft or dtype (not ``comparable``), or of other traffic.
+    So they are after a failure: it comes here only as an accepted regression, which sets a new level.
     """
-    stored = stored_gate or Gate(figure=ACCEPTANCE_LENGTH)  # an empty gate, without lengths and runs
-    is_continued = stored.comparable and stored.digest == cell.digest and verdict.outcome is not Outcome.FAIL
-    continued = stored if is_continued else Gate(figure=ACCEPTANCE_LENGTH)  # has the earlier runs that still count
-    by_request = {**continued.lengths, **cell.lengths}
+    empty_gate = Gate(figure=ACCEPTANCE_LENGTH)  # without lengths and runs
+    stored = stored_gate or empty_gate
+    is_continued = stored.comparable and stored.digest == measured.digest and verdict.outcome is not Outcome.FAIL
+    pooled_with = stored if is_continued else empty_gate
+    by_request = {**pooled_with.lengths, **measured.lengths}
+    # A gate that was loosened states why, and goes on to do so after later runs.
+    regression = accepted if _may_loosen_gate(verdict) else stored.accepted_regression
     pooled = Gate(
         figure=ACCEPTANCE_LENGTH,
         pair=verdict.pair,
         workload=verdict.workload,
-        digest=cell.digest,
-        runs=continued.runs + 1,
-        lengths={request: _join_lengths(continued.lengths.get(request), cell.lengths.get(request)) for request in by_request},
-        accepted_regression=accepted if _may_loosen_gate(verdict) else stored.accepted_regression,
+        digest=measured.digest,
+        runs=pooled_with.runs + 1,
+        lengths={request: _join_lengths(pooled_with.lengths.get(request), measured.lengths.get(request)) for request in by_request},
+        accepted_regression=regression,
     )
     move = _describe_new_mean(stored_gate, pooled, is_continued=is_continued)
     return GateChange(gate=replace(pooled, reason=_describe_gate(pooled)), move=move)

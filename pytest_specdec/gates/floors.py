@@ -155,28 +155,31 @@ def _compute_floor(gate: Gate) -> float:
 def _margin_below_typical(gate: Gate) -> float:
     """Return the floor's distance below the median run, in nats.
 
-    It is chosen so that 95 of 100 runs like those measured prove the floor: their lower confidence limit is above it. It is never less than
-    ``LEAST_MARGIN``.
+    95 of 100 runs like those measured then prove the floor: their lower confidence limit is above it. The distance has two parts. A run may
+    lie below the median, and its lower limit lies below the run. It is never less than ``LEAST_MARGIN``.
 
-    sigma is the standard deviation of the log speed from boot to boot. A run's log-ratio, of one boot to the mean of two, has the variance
-    s^2 = 1.5 sigma^2 (RUN_BOOTS). 95 of 100 runs lie no more than 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs. Their lower
-    limits are another half-width of a run's confidence interval below. sigma is estimated from the two boots of the baseline in each run
-    and from the runs themselves. The half-width is taken over all values of sigma that these leave open: a first run may be lucky, and so
-    leaves a low floor.
+    sigma is the standard deviation of the log speed from boot to boot, in ``spread`` as far as it is known. A run's log-ratio, of one boot
+    to the mean of two, has the variance 1.5 sigma^2: the factor is RUN_BOOTS. The median of n runs has pi / (2 n) times a run's variance.
     """
     runs, spread = len(gate.log_ratios), boot_spread(gate.boot_log_ratios, runs=gate.log_ratios)
-    below_median = HEALTHY_SDS * math.sqrt(RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))) * spread.sd
-    return max(LEAST_MARGIN, below_median + spread.half_width(SPEED_ERROR, RUN_BOOTS))
+    variance_factor = RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))  # of a run's distance from the median, over sigma^2
+    run_below_median = HEALTHY_SDS * math.sqrt(variance_factor) * spread.sd
+    limit_below_run = spread.half_width(SPEED_ERROR, RUN_BOOTS)  # wider after few runs, which leave sigma less certain
+    return max(LEAST_MARGIN, run_below_median + limit_below_run)
 
 
 def _describe_floor(gate: Gate, floor: float, previous: Gate) -> str:
-    """Return a sentence on a floor's computation and its move from ``previous``."""
+    """Return a clause on a floor's computation and its move from ``previous``.
+
+    It has the runs' median, the margin that is taken off it, and the deviation between boots that the margin allows for.
+    """
     runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
-    count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
-    spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
+    advice = ": add more" if runs == 1 else ""  # one run has no spread
+    count = f"{runs} run{'s' * (runs > 1)}{advice}"
+    boot_sd = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd  # 0.01 nats are about 1 %
     move = "" if previous.at_least is None else _describe_move(previous, previous.at_least, gate, floor)
     margin = 1.0 - floor / typical
-    return f"median {typical:.2f}x over {count}, less {margin:.1%}, which healthy runs prove where boots vary by {spread:.1%}{move}"
+    return f"median {typical:.2f}x over {count}, less {margin:.1%}, which healthy runs prove where boots vary by {boot_sd:.1%}{move}"
 
 
 def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) -> str:
@@ -199,7 +202,7 @@ def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) 
 def _describe_change(previous: Gate, gate: Gate) -> str:
     """Return a line with a gate's old and new floor.
 
-    If the floor moved, the reason of an accepted regression is added.
+    ``gate`` has a floor. ``previous`` has none if the gate is new. If the floor moved, the reason of an accepted regression is added.
     """
     floors = [f"{version.at_least:g}" for version in (previous, gate) if version.at_least is not None]
     accepted = f"; accepted: {gate.accepted_regression}" if gate.accepted_regression and floors[0] != floors[-1] else ""

@@ -73,8 +73,8 @@ class RuledGate:
     def least(self) -> float:
         """The value that the gate is missed below.
 
-        It is the expected speed if the gate has one, else the threshold; 0 for a gate with neither: one on stored lengths, or
-        with an upper limit alone.
+        For a gate with earlier runs it is the speed that they make expected: only a comparison with them can miss it. For any other it is
+        the threshold; 0 for a gate without one: on stored lengths, or with an upper limit alone.
         """
         return (self.gate.at_least or 0.0) if self.expected_speed is None else self.expected_speed
 
@@ -92,11 +92,18 @@ class RuledGate:
         They are the lower limit for a proven gate, the upper one for a missed gate, and both for an open gate, but none
         if nothing was measured.
         """
+        # Each limit has the confidence of its own error: of a false proof, and of a false fail.
         low = f"{self.low:.2f} or more at {_confidence(self.error)} confidence"
-        high = f"{self.high:.2f} or less at {_confidence(self.alpha)}{f', {self.expected}' if self.expected else ''}"
-        both = f": {low}, {high}" if self.low else ""  # 0: nothing was measured
-        limits = {GateRuling.PROVEN: f": {low}", GateRuling.MISSED: f": {high}", GateRuling.OPEN: both}
-        return f"gate: {self.gate}: {self.ruling.value}{limits[self.ruling]}"
+        high = f"{self.high:.2f} or less at {_confidence(self.alpha)}"
+        if self.expected:  # below this speed a gate with earlier runs may be missed
+            high = f"{high}, {self.expected}"
+        ruling = f"gate: {self.gate}: {self.ruling.value}"
+        if self.ruling is GateRuling.PROVEN:
+            return f"{ruling}: {low}"
+        if self.ruling is GateRuling.MISSED:
+            return f"{ruling}: {high}"
+        was_measured = self.low != 0.0
+        return f"{ruling}: {low}, {high}" if was_measured else ruling
 
 
 def gates_on(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
@@ -123,9 +130,8 @@ def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) 
     All gates are open if ``estimate`` is None. ``alpha`` is the chance of a false fail over all of them: it is halved
     if there are both floors from a config and from a baseline file, since each kind is missed by a test of its own.
 
-    A gate of a baseline file is proven by its floor, but missed by comparison with its earlier runs, since the floor stands well below
-    them. It is missed if a further run like them would be this slow with a chance of less than alpha (a prediction interval), and if it is
-    also proven, with the error SPEED_ERROR, that this run is more than 5 % slower than their median.
+    A gate of a config is proven or missed by its threshold. A gate of a baseline file is proven by its threshold, the floor. That stands
+    well below the gate's earlier runs, so that the gate is missed by a comparison with these.
     """
     kinds = {bool(gate.log_ratios) for gate in gates}  # only gates of a baseline file have earlier runs
     alpha /= max(1, len(kinds))
@@ -137,9 +143,10 @@ def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) 
 def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     """Return the ruling on one gate on the speedup.
 
-    Without earlier runs it is missed if the upper limit is below its threshold. With earlier runs only the comparison
-    with their median, which :func:`rule_speeds` describes, can miss it, and ``high`` of the result is the limit of that
-    comparison. A gate that is not missed is proven if the lower limit reaches its threshold, and else open.
+    Without earlier runs it is missed if the upper limit is below its threshold. With earlier runs it is missed by two comparisons together.
+    A further run like them would be this slow with a chance of less than ``alpha``. And this run is slower than the expected speed, 5 %
+    under their median, with the error SPEED_ERROR: a small loss misses no gate, however certain. ``high`` of the result is then the limit
+    of the first comparison. A gate that is not missed is proven if the lower limit reaches its threshold, and else open.
     """
     low, runs = estimate.at_least(SPEED_ERROR), gate.log_ratios[-LAST_RUNS:]
     if not runs:  # a floor of a config
@@ -148,10 +155,11 @@ def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     # The same estimate, wider by the uncertainty of the earlier runs' median.
     against_runs, typical = estimate.against_median(len(runs)), math.exp(statistics.median(runs))
     high, expected_speed = against_runs.at_most(alpha), typical * math.exp(-MARGIN)
-    is_unlike_runs, is_slower = high < typical, against_runs.at_most(SPEED_ERROR) < expected_speed
+    is_unlike_runs = high < typical
+    is_notably_slower = against_runs.at_most(SPEED_ERROR) < expected_speed
     expected = f"{expected_speed:.2f} expected: 5 % under the typical {typical:.2f}x of {len(runs)} run{'s' * (len(runs) > 1)}"
-    # No upper limit: the threshold stands well below the earlier runs, so that it may prove the gate but not miss it.
-    ruling = GateRuling.MISSED if is_unlike_runs and is_slower else _ruling(gate, low, math.inf)
+    by_threshold = _ruling(gate, low, math.inf)  # infinity: the threshold may prove the gate, but not miss it
+    ruling = GateRuling.MISSED if is_unlike_runs and is_notably_slower else by_threshold
     return RuledGate(
         gate=gate, ruling=ruling, low=low, high=high, alpha=alpha, error=SPEED_ERROR, expected=expected, expected_speed=expected_speed
     )

@@ -235,8 +235,8 @@ class Captured:
         """Return the same with the control in the variant's place.
 
         If a judge fails the control, which is the baseline booted again, the setup is invalid and the engine is not
-        blamed. The first baseline boot stays the baseline. The variant's further boots and verify noise are dropped, since
-        the control has neither. Raises ValueError without a control.
+        blamed. The first baseline boot stays the baseline. The variant's further boots, and the log-probabilities that it
+        reported of plain draws, are dropped: the control has neither. Raises ValueError without a control.
         """
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
@@ -249,7 +249,7 @@ class Captured:
             repeats=repeats,
             verify_calibration=ReportedDraws(),
             is_control=True,
-            on_verdict=None,
+            on_verdict=None,  # a verdict on the judge itself, which no test has to check
         )
 
     @property
@@ -264,8 +264,8 @@ class Captured:
     def one_boot(self) -> bool:
         """True if a single boot of the baseline answered and scored.
 
-        The boot that scored answered both as baseline and as control, as at smoke depth. How much the log-probabilities of two boots
-        differ is then unknown.
+        ``scored_by`` has the arms that the scoring boot answered as: both at smoke depth, where one boot is baseline and control. How much
+        the log-probabilities of two boots differ is then unknown.
         """
         return {BASELINE, CONTROL} <= set(self.scored_by)
 

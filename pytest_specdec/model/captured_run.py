@@ -60,23 +60,24 @@ def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
 def _unite_transcripts(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
     """Return the transcripts of all parts as one.
 
-    The answers of all parts follow one another. Counters are added up only if every part has them, since a sum over some would be of other
-    answers. Those of ranks, processes with counters of their own, are added up by rank. Silent routes, which refused all requests, are
-    collected. Of the notes ``elsewhere`` (the baseline's server answered) the first that is not empty counts. Server failures and the limit
-    on concurrency are left out. Everything else is that of the first transcript.
+    Answers, counters and silent routes, those that refused all requests, are united. Server failures and a limit on concurrency are left
+    out: they are about one workload, and stay in its part. Everything else is that of the first transcript.
     """
     pairs = list(zip(parts, transcripts, strict=True))
     answers = tuple(
         replace(answer, request_id=_joined_id(part, answer.request_id)) for part, transcript in pairs for answer in transcript.answers
     )
     counters = [transcript.counters for transcript in transcripts if transcript.counters is not None]
+    has_all_counters = len(counters) == len(transcripts)  # a sum over some parts would be of other answers
+    # ``elsewhere`` is a sentence if the baseline's server gave some of the answers, else empty: one such sentence is enough.
+    elsewhere = next((transcript.elsewhere for transcript in transcripts if transcript.elsewhere), "")
     return replace(
         transcripts[0],
         answers=answers,
-        counters=sum(counters, SpecCounters()) if len(counters) == len(transcripts) else None,
+        counters=sum(counters, SpecCounters()) if has_all_counters else None,
         ranks=sum_ranks(transcript.ranks for transcript in transcripts),
         server_failures=(),
-        elsewhere=next((transcript.elsewhere for transcript in transcripts if transcript.elsewhere), ""),
+        elsewhere=elsewhere,
         silent_routes=tuple(dict.fromkeys(route for transcript in transcripts for route in transcript.silent_routes)),
         concurrency=None,
     )

@@ -82,22 +82,24 @@ class FamilyRow:
     def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0, *, baselines: int = 1) -> float:
         """Return the false-alarm probability for each test of one workload.
 
-        The family's part of the budget is split evenly over its workloads. Their number is that in this row for ``depth`` or, if larger,
-        ``workloads``, the number collected before any was deselected. So a selection of tests never raises a share, and a user's suites of
-        any size never exceed the budget. Each share is split again by :meth:`chances`, the number of tests on the ``variants`` and on one
-        control per baseline. A matrix has several ``baselines``.
+        The family's part of the budget is split evenly over its workloads, and each workload's share over the tests on the ``variants`` and
+        on the controls, one for each of the ``baselines``: a matrix has several. ``workloads`` is the number of the run's workloads before
+        any test was deselected, so that a selection never raises a share.
         """
-        return self.budget.alpha * self.part / max(self.workloads_at(depth), workloads) / self.chances(variants, baselines)
+        divisor = max(self.workloads_at(depth), workloads)  # a user's suites may add workloads, but never exceed the budget
+        return self.budget.alpha * self.part / divisor / self.chances(variants, baselines)
 
     def chances(self, variants: int, baselines: int = 1) -> float:
-        """Return the number of chances for a false alarm on one workload.
+        """Return the number of equal chances for a false alarm on one workload.
 
-        By the union bound, the shares of all tests that may turn a run red add up. Every variant takes every test. In a
-        correctness family the control of each baseline takes them once too, since its failure makes a verdict invalid, which is red. If
-        suspicious evidence is red, each test on a variant counts ``SHORT_BY`` times: suspicion begins at that many times lower odds.
+        A chance is one test on one arm. Its alarm has at most the probability that :meth:`alpha` gives it. By the union bound, the
+        probabilities of all chances add up.
         """
+        # A control that fails makes the verdict of a correctness family invalid, which is red too.
         controls = baselines if self.budget is Budget.CORRECTNESS else 0
-        return len(self.tests) * (variants * (SHORT_BY if self.suspects else 1.0) + controls)
+        # Suspicion begins at odds lower by SHORT_BY, which a correct server reaches with SHORT_BY times the probability of an alarm.
+        chances_per_variant = SHORT_BY if self.suspects else 1.0
+        return len(self.tests) * (variants * chances_per_variant + controls)
 
 
 _TOKENS = ("near-ties", "wrong tokens")

@@ -114,7 +114,8 @@ def _compare_matrices(matrix: Matrix, other: Matrix) -> Iterator[tuple[str, str]
 def _differing_line(text: str, other_text: str) -> tuple[str, str]:
     """Return the first line in which two configs differ, from each.
 
-    The masked texts may be equal, since the digests that differ are of the texts before. The result then says so.
+    The configs are known to differ, but these are their texts with secrets masked. If no line differs, the configs differ in a secret or a
+    line end, and the result says so.
     """
     lines = zip_longest(text.splitlines(), other_text.splitlines(), fillvalue="")
     for number, (line, other_line) in enumerate(lines, start=1):

@@ -145,18 +145,18 @@ class Boot:
         """Return the pairs of arm and workload followed by a fresh server.
 
         A server that had a workload with events, such as a reload of the weights, or with a soak, minutes of the same traffic, is asked
-        nothing else; the control is sent no soak. The last such pair is left out if nothing follows it in this boot: no other answers, no
-        scores and no probe. ``workloads`` are those of the plan.
+        nothing else. A fresh server then does what is left of this boot's work, if anything is. ``workloads`` are those of the plan.
         """
         eventful = {workload.name for workload in workloads if workload.events}
         soaked = {workload.name for workload in workloads if workload.soak_s}
-        # By arm: the workloads after which a server is asked nothing else.
+        # By arm: the workloads after which a server is asked nothing else. The control is sent no soak.
         renewing = {arm: eventful if arm == CONTROL else eventful | soaked for arm in self.arms}
-        pairs = [(arm, name) for arm in self.arms for name in self.answers if name in renewing[arm]]
+        answered_pairs = [(arm, name) for arm in self.arms for name in self.answers]  # in the order in which they are answered
+        renewing_pairs = frozenset((arm, name) for arm, name in answered_pairs if name in renewing[arm])
         is_probed_last = self.probe and self.role is Role.VARIANT  # so that a probe that kills a variant costs no answers
-        ends_with_renewing = renewing[self.arms[-1]].issuperset(self.answers[-1:])
-        is_followed = bool(self.scores) or is_probed_last or not ends_with_renewing
-        return frozenset(pairs if is_followed else pairs[:-1])
+        if self.scores or is_probed_last:
+            return renewing_pairs
+        return renewing_pairs.difference(answered_pairs[-1:])  # nothing follows the last answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,13 +300,14 @@ class Plan:
     def scored_by(self, workload: str) -> tuple[str, ...]:
         """Return the arms with answers scored by the boot that gave them.
 
-        They are those of the baseline boot that scores ``workload``: such scores show no noise between two boots. An attached baseline is
-        one boot for the arms baseline and control. Tokens of all other arms are scored by another boot than the one that emitted them.
-        Empty if no baseline boot scores the workload.
+        They are baseline, control or both. A baseline boot that scores a workload scores the answers of every arm to it, its own too:
+        scores of its own answers show no noise between two boots. Empty if no baseline boot scores the workload.
         """
         baseline_boots = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
         scoring_boots = [boot for boot in baseline_boots if any(task.workload == workload for task in boot.scores)]
-        return tuple(arm for boot in scoring_boots for arm in ((BASELINE, CONTROL) if self.within_one_boot else boot.arms))
+        # Within one boot, a server that runs already answers as baseline and as control.
+        arms_by_boot = [(BASELINE, CONTROL) if self.within_one_boot else boot.arms for boot in scoring_boots]
+        return tuple(arm for arms in arms_by_boot for arm in arms)
 
     def workload(self, name: str) -> Workload:
         """Return the workload called ``name``; KeyError without one."""
@@ -336,15 +337,17 @@ class Plan:
 
     @property
     def further_tokens(self) -> int:
-        """Most further tokens of one arm in additional timed passes.
+        """Most tokens of one arm in timed passes beyond the planned ones.
 
-        Such passes are sent only if servers run side by side and the planned passes vary too much, and of no workload with waves (groups
-        of requests sent at once). 0 otherwise, and at smoke depth.
+        Such passes are sent if the planned passes of a workload vary too much, at most until there are ``MOST_PASSES`` times as many. None
+        are sent if servers run in turn, at smoke depth, or of workloads with waves (groups of requests sent at once).
         """
         if self.placement is not Placement.SIDE_BY_SIDE or self.depth is Depth.SMOKE:
             return 0
+        # A single pass shows no variation.
         repeatable = [workload for workload in self.workloads if workload.timed and workload.passes > 1 and not workload.waves]
-        return (MOST_PASSES - 1) * sum(workload.token_limit for workload in repeatable)
+        planned_tokens = sum(workload.token_limit for workload in repeatable)  # over all planned passes
+        return (MOST_PASSES - 1) * planned_tokens
 
     @property
     def scored_tokens(self) -> int:

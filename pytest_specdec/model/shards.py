@@ -26,8 +26,8 @@ _MOST_CUTS = 4
 def divide(matrix: Matrix, count: int, arm_s: Mapping[str, float]) -> tuple[Matrix, ...]:
     """Return ``count`` matrices that have every cell of ``matrix`` once, at least one each.
 
-    ``arm_s`` are the seconds of one arm, by group. A group goes to one shard as a whole, since its cells share a baseline, unless the
-    longest shard gets shorter if it is cut. Axes stay whole. Raises ValueError if there are fewer cells than shards, or no shards.
+    ``arm_s`` are the seconds of one arm, by group. The cells of a group share a baseline, so that it is cut only where there are too few
+    groups or where this makes the longest shard shorter. Raises ValueError if there are fewer cells than shards, or no shards.
     """
     if not 1 <= count <= len(matrix.cells):
         msg = f"{len(matrix.cells)} cells cannot be divided into {count} shards"
@@ -65,7 +65,8 @@ def _count_least_parts(groups: Sequence[Group], count: int, seconds: Callable[[G
     """Return the least number of parts of each group, by its name.
 
     It is one, or more where the group takes longer than a shard's fair time, and at most the number of its cells. If there are fewer than
-    ``count`` parts in all, the group with the longest parts gets one more, until there are enough.
+    ``count`` parts in all, the group with the longest parts gets one more, until there are enough. ``count`` must not exceed the number of
+    all cells.
     """
     fair_s = sum(map(seconds, groups)) / count
     part_counts = {group.name: min(len(group.cells), math.ceil(seconds(group) / fair_s)) for group in groups}

@@ -40,9 +40,8 @@ class ClientLoad:
     def limited(self) -> str:
         """Reasons why the client, not the server, may have set the measured times; empty without any.
 
-        The client used more than half a core; or reading took more than a tenth of the time between two steps; or more than 5 % of reads
-        found several events, and it was busy or waited for a core for more than 5 % of the time. An idle client was not late: the server
-        sent several events at once. If its wait for a core is unknown, such reads count always.
+        The client used more than half a core; or reading took more than a tenth of the time between two reads of an answer, taken for two
+        steps of the server; or it read late, so that more than 5 % of reads found several events.
         """
         reasons = []
         if self.cpu_share > MOST_CPU:
@@ -50,8 +49,10 @@ class ClientLoad:
         if self.step_gap_s and self.drain_p99_s > MOST_DRAIN * self.step_gap_s:
             drained = f"{self.drain_p99_s * 1e3:.2f} ms of the {self.step_gap_s * 1e3:.2f} ms between two steps"
             reasons.append(f"reading took {drained} (limit {MOST_DRAIN:.0%})")
-        unavailable_share = 1.0 if self.delayed is None else self.cpu_share + self.delayed
-        if self.coalesced > MOST_COALESCED and unavailable_share > MOST_COALESCED:
+        # A client reads late if it is busy or waits for a core. An idle one was sent several events at once, and is not to blame.
+        unavailable_share = 1.0 if self.delayed is None else self.cpu_share + self.delayed  # 1.0: an unknown wait is taken for one
+        was_idle = unavailable_share <= MOST_COALESCED  # it could not be late for more reads than that
+        if self.coalesced > MOST_COALESCED and not was_idle:
             reasons.append(f"{self.coalesced:.1%} of reads found several events (limit {MOST_COALESCED:.0%})")
         return "; ".join(reasons)
 
@@ -78,13 +79,13 @@ class Timing:
 
     @property
     def chunks_behind_first(self) -> int:
-        """The number of chunks after the first read; 0 if unknown.
+        """The number of chunks sent after the client read the first; 0 if unknown.
 
-        The first read brings the first chunk and those that were waiting behind it. A chunk was waiting if it came within ``WAITED_S`` of
-        the one before, which is less than a server's step takes.
+        Some chunks may be there already at the first read, and are then not counted. Such a chunk comes within ``WAITED_S`` of the one
+        before. A server's step takes longer, so that the first longer gap precedes the first chunk to count.
         """
-        waiting_chunks = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
-        return len(self.gaps_us) - waiting_chunks
+        chunks_there = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
+        return len(self.gaps_us) - chunks_there
 
     @property
     def latency_s(self) -> float:

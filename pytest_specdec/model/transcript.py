@@ -362,10 +362,10 @@ class Transcript:
 
     @property
     def unexplained(self) -> tuple[tuple[ServerFailure, ...], ...]:
-        """The server failures without recurrence, each with its requests in flight.
+        """The failures of the server that did not recur, each as a tuple of entries.
 
-        A failure recurs if the same request brings it about again on a fresh server. Empty if any failure here did: the verdict is then
-        about that one.
+        An entry, a ``ServerFailure``, is one request in flight at a failure; ``failure`` numbers the failure. It recurs if a request brings
+        it about again on a fresh server. Empty if any failure here recurred: the verdict is then about that one.
         """
         if any(server_failure.recurred for server_failure in self.server_failures):
             return ()

@@ -251,9 +251,9 @@ class Request:
     def with_prefix(self, number: int) -> Request:
         """Return the same request with a prefix before its prompt.
 
-        It is sent to settle an open count of wrong tokens: each ``number``, from 1, gives every token another prefix. Deterministic kernels
-        repeat a harmless difference at an equal prefix as faithfully as a fault, so that the same request sent again could not tell the two
-        apart. A prompt of token ids cannot take a line of text; its first id is repeated instead, ``number`` times.
+        It is sent if a count of wrong tokens left a verdict open, to count more. The same request again would show nothing new: with
+        deterministic kernels a harmless difference recurs as surely as a fault does. So each ``number``, from 1, makes another prompt.
+        Token ids cannot take a line of text; the first id is repeated instead, ``number`` times.
         """
         prefixed = {name: _with_prefix(value, number) for name, value in self.body.items() if name in _PREFIXED}
         return replace(self, body={**self.body, **prefixed})
@@ -388,14 +388,14 @@ class Workload:
     def turns(self) -> tuple[tuple[Request, ...], ...]:
         """Groups of requests that may be in flight together.
 
-        They are sent one after the other. Greedy and seeded requests come first, then those that sample without a seed. Engines leave
-        their fast sampler while one request of the batch has a seed, so that unseeded requests in that batch would not test it.
-
-        With ``waves``, each wave is a group. It is split in two only if it samples both with and without a seed.
+        Without ``waves`` there are two groups at most, and requests that sample without a seed are in the second. With ``waves``, each wave
+        is a group, or two if it samples both with and without a seed.
         """
         if not self.waves:
             return _split_unseeded(self.requests)
-        groups = (_split_unseeded(wave) if any(_draws_seeded(request) for request in wave) else (wave,) for wave in self.in_waves)
+        # Engines leave their fast sampler while a request in flight draws with a seed: the unseeded ones beside it would not test it.
+        # A wave without such a request stays whole, greedy and unseeded ones together.
+        groups = (_split_unseeded(wave) if any(map(_draws_seeded, wave)) else (wave,) for wave in self.in_waves)
         return tuple(group for wave_groups in groups for group in wave_groups)
 
     @property

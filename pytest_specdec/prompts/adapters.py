@@ -95,8 +95,8 @@ def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping
 def _plan_waves() -> Iterable[_Wave]:
     """Return the waves of requests in their order.
 
-    Each depth sends a first part of them; comments mark the ends of smoke and standard depth. ``_FOUR`` and ``_EIGHTS`` are places for
-    waves of four and eight requests.
+    Each depth sends a first part of them; comments mark the ends of smoke and standard depth. Of each kind, prompts alone and batches,
+    smoke depth has the first. Later waves are of the same kinds, with other prompts, other places or another order of them.
     """
     prompts = iter(_PROMPTS.items)
     alone = [next(prompts) for _ in range(6)]
@@ -105,16 +105,16 @@ def _plan_waves() -> Iterable[_Wave]:
         _mix(prompts, _FOUR),
         _mix(prompts, _EIGHTS[0], drawn=_DRAWN),
         # From here on not at smoke depth.
-        *_ask_alone(alone[:3], "again", shift=1),
+        *_ask_alone(alone[:3], "again", shift=1),  # a shift: the adapters in another order than in ``alone``
         *_ask_alone(alone[3:], "alone"),
         _mix(prompts, (_FIRST, _SECOND)),
         _mix(prompts, (_BASE, _FIRST)),
-        _share(next(prompts)),
+        _same_prompt(next(prompts)),
         _mix(prompts, _EIGHTS[1], drawn=_DRAWN),
         _mix(prompts, (_SECOND, _FIRST, _SECOND, _FIRST)),
         # From here on at deep depth only.
         *_ask_alone(alone[3:], "again", shift=2),
-        _share(next(prompts)),
+        _same_prompt(next(prompts)),
         *(_mix(prompts, order, drawn=_DRAWN) for order in (*_EIGHTS, _EIGHTS[0])),
     )
 
@@ -139,7 +139,7 @@ def _mix(prompts: Iterator[Prompt], places: Sequence[str], *, drawn: int = 0) ->
     return _Wave(phase="mixed", members=tuple((prompt, place) for place, prompt in zip(places, prompts, strict=False)), drawn=drawn)
 
 
-def _share(prompt: Prompt) -> _Wave:
+def _same_prompt(prompt: Prompt) -> _Wave:
     """Return a wave with one prompt under every adapter and none."""
     return _Wave(phase="same", members=tuple((prompt, place) for place in _ORDERS[0]))
 

@@ -84,7 +84,8 @@ _SMOKE, _STANDARD = 15, 68
 def marker(index: int) -> str:
     """Return the marker word of request ``index``, unique in the workload.
 
-    It is an invented word with an invented ending. Empty if ``index`` is beyond the last pair of them.
+    The request's prompt begins with it. It is an invented word, which no answer has unless its own prompt or a mixed-up request brings it.
+    Empty if ``index`` is beyond the last pair of a word and an ending.
     """
     if index >= len(_WORDS) * len(_ENDINGS):
         return ""

@@ -140,11 +140,11 @@ def scored_prompt_tokens(workload: Workload) -> int:
 def fitted(workload: Workload, limit: int | None) -> Workload:
     """Return ``workload`` with prompts of token ids in place of lengths.
 
-    ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on a limit that is unknown,
-    too high to fill or too low for shares of it, or if its prompt and answer do not fit. Answers that end at the limit have
-    repetitive prompts, so that they are drafted up to it. A length stated as a share of the limit becomes a number of tokens, and
+    ``limit`` is the longest context in tokens, None if unknown. A request is left out if its prompt and answer do not fit, or if no length
+    follows from the limit (:func:`_length_within`). A length stated as a share of the limit becomes a number of tokens, and
     :func:`write_prompts` of prompts/long.py puts text there later.
     """
+    # Prompts repeat some token ids; which ones depends on whether the answers are scored.
     requests = (_fit(request, limit, scored=workload.scored) for request in workload.requests)
     return replace(workload, requests=tuple(request for request in requests if request is not None))
 
@@ -152,13 +152,12 @@ def fitted(workload: Workload, limit: int | None) -> Workload:
 def _fit(request: Request, limit: int | None, *, scored: bool) -> Request | None:
     """Return ``request`` with a prompt that fits into the limit.
 
-    An open prompt becomes token ids; one stated as a share of the limit becomes a TextLength, a number of tokens of a text that is
-    put in later. The request is unchanged if its prompt is not open or is a TextLength already. None if the request is to be left
-    out. ``scored`` is True if the answers of its workload are scored.
+    An open prompt becomes token ids, or a TextLength if it is stated as a share of the limit. None if the request is to be left out.
+    ``scored`` is True if the answers of its workload are scored: :func:`_words_of` chooses the token ids by it.
     """
     open_prompt = read_open_prompt(request)
     if open_prompt is None or isinstance(open_prompt, TextLength):
-        return request
+        return request  # its length is settled: the text for a TextLength is put in later
     length = _length_within(open_prompt, limit, request.token_limit or 0)
     if length == 0:
         return None
@@ -172,28 +171,33 @@ def _fit(request: Request, limit: int | None, *, scored: bool) -> Request | None
 def _length_within(open_prompt: TokenCount | BelowLimit | LimitShare, limit: int | None, answer_tokens: int) -> int:
     """Return the length of an open prompt in tokens under a limit.
 
-    0 if it does not fit into the limit, or depends on a limit that is unknown. A distance from the limit also needs a limit of at
-    most ``_MOST_FILLED`` tokens, the longest context that is filled. A share of the limit, which prompt and answer fill together,
-    needs one above ``SHORTEST_LIMIT``: in shorter contexts the prompts up to the limit are enough.
+    0 if the request is to be left out: its prompt does not fit, or depends on a limit that is unknown or not suited to it.
+    ``answer_tokens`` is the most tokens of its answer.
     """
     if isinstance(open_prompt, TokenCount):
-        # All requests with a fixed length have answers of so many tokens.
-        return open_prompt.tokens if limit is None or open_prompt.tokens + _ANSWER < limit else 0
+        # All requests with a fixed length have answers of _ANSWER tokens.
+        is_below_limit = limit is None or open_prompt.tokens + _ANSWER < limit
+        return open_prompt.tokens if is_below_limit else 0
     if limit is None:
         return 0
     if isinstance(open_prompt, BelowLimit):
-        return max(0, limit - open_prompt.tokens) if limit <= _MOST_FILLED else 0
-    return int(limit * open_prompt.share) - answer_tokens if limit > SHORTEST_LIMIT else 0
+        if limit > _MOST_FILLED:
+            return 0  # no longer context is filled
+        return max(0, limit - open_prompt.tokens)
+    # A share of the limit, which prompt and answer fill together.
+    if limit <= SHORTEST_LIMIT:
+        return 0  # in so short a context the prompts up to the limit are enough
+    return int(limit * open_prompt.share) - answer_tokens
 
 
 def _words_of(request: Request, *, scored: bool) -> Sequence[int]:
     """Return the token ids that a request's prompt repeats.
 
-    They are ``_WORDS`` if its workload is scored, else ``_RUN``, which is so short that the answer repeats it and is drafted to its
-    end. Requests whose answers are scored and end at the limit (``_FULL``) have ``_RUN`` too, from another start for another token
-    limit: equal sequences would show equal noise.
+    ``scored`` is True if the answers of its workload are scored. The three ids of ``_RUN`` are so few that an answer goes on repeating
+    them: it is then drafted to its last token, as is wanted of answers that end at the limit.
     """
-    if not request.id.startswith(_FULL):
-        return _WORDS if scored else _RUN
-    start = (request.token_limit or 0) % len(_RUN)
-    return (*_RUN[start:], *_RUN[:start])
+    if request.id.startswith(_FULL):  # scored, and ends at the limit
+        # Each token limit has another start, since the scores of two equal sequences would show the same noise twice.
+        start = (request.token_limit or 0) % len(_RUN)
+        return (*_RUN[start:], *_RUN[:start])
+    return _WORDS if scored else _RUN

@@ -146,19 +146,18 @@ _LAST: Mapping[str, list[JSON]] = {
 def conversations() -> Workload:
     """Return greedy chats with pictures, and the texts that go beside them.
 
-    An id has a phase and a name. Requests of ``image``, ``other``, ``again``, ``two``, ``turn`` and ``text`` (``_ALONE``, and at the end
-    ``_LAST``) are sent alone and not streamed. ``mixed`` pictures and ``beside`` texts (``_BESIDE``, then ``_LOAD``) are in flight
-    together, and every second of them is streamed.
+    Those of ``_ALONE`` are sent one at a time, then those of ``_BESIDE`` at once, those of ``_LOAD`` at once, and those of ``_LAST`` one at
+    a time. An id has a phase and a name: pictures sent with others are ``mixed``, texts among them ``beside``.
     """
     together = {**_BESIDE, **_LOAD}
-    is_streamed = {name: place % 2 == 1 for place, name in enumerate(together)}
+    is_streamed = {name: place % 2 == 1 for place, name in enumerate(together)}  # requests sent alone never are
     chats = {**_ALONE, **together, **_LAST}
     requests = tuple(_request(name, messages, stream=is_streamed.get(name)) for name, messages in chats.items())
     return Workload(
         name="images",
         version=1,
         requests=requests,
-        take={Depth.SMOKE: len(_ALONE) + len(_BESIDE)},
+        take={Depth.SMOKE: len(_ALONE) + len(_BESIDE)},  # so that _LOAD is a wave of its own
         waves=(*(1 for _ in _ALONE), len(_BESIDE), len(_LOAD), *(1 for _ in _LAST)),
         scored=False,
         needs=Need.IMAGES,

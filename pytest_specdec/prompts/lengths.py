@@ -88,26 +88,26 @@ _PEOPLE: Sequence[tuple[str, int, str]] = (
 
 
 def _ending_request(person: int, what: str, **body: JSON) -> Request:
-    return _repeated_question(person, f"end-{person}-{what}", 48, **body)
+    return _conversation_request(person, f"end-{person}-{what}", 48, **body)
 
 
 def _object_request(what: str, **body: JSON) -> Request:
-    return _repeated_question(2, f"json-{what}", _OBJECT, **body)
+    return _conversation_request(2, f"json-{what}", _OBJECT, **body)
 
 
-def _repeated_question(person: int, name: str, most: int, **body: JSON) -> Request:
+def _conversation_request(person: int, request_id: str, answer_limit: int, **body: JSON) -> Request:
     """Return a greedy request with the conversation about one person.
 
-    ``person`` is an index of ``_PEOPLE``, ``name`` the request's id, and ``most`` the limit of its answer in tokens.
+    ``person`` is an index of ``_PEOPLE``. ``answer_limit`` is the most tokens of the answer, unless ``body``, further fields, has another.
     """
     request_body: dict[str, JSON] = {
         "messages": _conversation(*_PEOPLE[person]),
-        "max_tokens": most,
+        "max_tokens": answer_limit,
         "temperature": 0.0,
         "top_p": 1.0,
         **body,
     }
-    return Request(id=name, route=Route.CHAT, body=request_body)
+    return Request(id=request_id, route=Route.CHAT, body=request_body)
 
 
 STOPS = Workload(

@@ -25,21 +25,22 @@ _NUMBERED = 4
 def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: int = 1, shared: int = 10) -> Workload:
     """Return a workload of 1 to 128 simultaneous requests.
 
-    The first ``alone`` requests are sent one by one, then 4, 8, 12, 32 and 128 at once; every answer has ``max_tokens`` tokens. One
-    request alone is enough for a pass, since other workloads time a single client. By default there are three passes, since the confidence
-    interval of two is too wide for any but an extreme speed to fail: Student's t then has one degree of freedom.
+    The first level is ``alone`` requests sent one by one, one by default, since other workloads time a single client. The further levels
+    are 4, 8, 12, 32 and 128 requests at once. Every answer has ``max_tokens`` tokens. By default there are three passes, since the
+    confidence interval of two is too wide for any but an extreme speed to fail: Student's t then has one degree of freedom.
 
-    Each of these groups begins with the same chats, as many of the first ``shared`` as fit. :meth:`Prompts.speed` sends them one at a time,
-    so that the acceptance of their drafts can be compared with it. All others are the first four of these chats (``_NUMBERED``), each with
-    a number of its own in front, since a prompt that comes twice has the same answer. There must be four such chats at least.
+    Every level begins with the same chats, the first of ``prompts``, at most ``shared``: the acceptance of their drafts can be compared
+    between levels, and with :meth:`Prompts.speed`. ``prompts`` must have four chats at least.
     """
-    waves = (*[1] * alone, *CLIENTS[1:])
+    level_sizes = (alone, *CLIENTS[1:])
+    waves = (*[1] * alone, *CLIENTS[1:])  # the requests of the first level are a wave each
     shared_chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
     numbers, requests = count(1), list[Request]()
-    for count_in_group in (alone, *CLIENTS[1:]):
-        for place in range(count_in_group):
+    for level_size in level_sizes:
+        for place in range(level_size):
             number, is_shared = next(numbers), place < len(shared_chats)
+            # All others of a level are the first four chats again, with a number in front: equal prompts would have equal answers.
             prompt = shared_chats[place if is_shared else place % _NUMBERED]
             text = prompt.text if is_shared else f"Question {number}. {prompt.text}"
             request_body = {"messages": [{"role": "user", "content": text}], **body}

@@ -123,8 +123,8 @@ def write_prompts(workload: Workload, text: str, ids_of: Callable[[Request], tup
     return replace(workload, requests=tuple(requests))
 
 
-def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the first token ids of ``text``, at least ``longest``.
+def _token_ids(text: str, least: int, ids_of: Callable[[Request], tuple[int, ...]]) -> tuple[int, ...]:
+    """Return token ids of ``text`` from its start, at least ``least``.
 
     The text is sent to the server in pieces. There are fewer ids if the text ends, or if the server gives none for a
     piece. If all of several pieces begin with the same id, it is taken for a beginning of sequence, and stays before the
@@ -137,8 +137,8 @@ def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, .
         if not ids:
             break
         pieces.append(ids)
-        # Each piece may lose an id, its beginning of sequence.
-        if sum(map(len, pieces)) > longest + _PASSAGE + len(pieces):
+        # Enough for a prompt and the passage to copy, if each piece loses an id, its beginning of sequence.
+        if sum(map(len, pieces)) > least + _PASSAGE + len(pieces):
             break
     if not pieces:
         return ()
@@ -151,27 +151,30 @@ def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, .
 def _write(request: Request, length: TextLength, text: str, ids: Sequence[int]) -> Request:
     """Return ``request`` with a prompt of the stated length and ending.
 
-    The prompt is exactly so many of ``ids``, the token ids of ``text``. If ``ids`` is empty, it is a text of about so many tokens, by
-    ``_CHARACTERS`` for each. A prompt to repeat ends with ``_RUN`` or ``_RUN_TEXT``, a few ids or words, again and again.
+    The prompt is exactly so many token ids, taken from ``ids``, those of ``text``. If ``ids`` is empty, since the server gives none, it is
+    a text, composed of characters in the same way: ``_CHARACTERS`` of them count as a token.
     """
-    ending = Kind(length.ending)
+    kind = Kind(length.ending)
     if ids:
-        return replace(request, body={**request.body, "prompt": _compose(ids, length.tokens, _end_prompt(ids, ending, 1, _RUN))})
-    characters = _compose([*text], length.tokens * _CHARACTERS, _end_prompt([*text], ending, _CHARACTERS, [*_RUN_TEXT]))
+        ending = _end_prompt(ids, kind, repeated=_RUN, items_per_token=1)
+        return replace(request, body={**request.body, "prompt": _compose(ids, length.tokens, ending)})
+    ending = _end_prompt([*text], kind, repeated=[*_RUN_TEXT], items_per_token=_CHARACTERS)
+    characters = _compose([*text], length.tokens * _CHARACTERS, ending)
     return replace(request, body={**request.body, "prompt": "".join(map(str, characters))})
 
 
-def _end_prompt(text: Sequence[JSON], ending: Kind, size: int, run: Sequence[JSON]) -> Sequence[JSON]:
-    """Return the end of a prompt; empty where the text just goes on.
+def _end_prompt(text: Sequence[JSON], kind: Kind, *, repeated: Sequence[JSON], items_per_token: int) -> Sequence[JSON]:
+    """Return the end of a prompt, which decides what the answer does.
 
-    ``text`` and ``run`` are token ids or characters, ``size`` of which are counted as a token. An ending to copy from is
-    the first passage of the text twice, and the beginning of it a third time; one to repeat is ``run`` again and again, up
-    to the same length.
+    ``text`` is what passages are taken from, ``repeated`` what an answer is to repeat; the items of both are token ids or characters.
+    Empty for the other kinds, whose answers just go on with the text.
     """
-    passage, begun = _PASSAGE * size, _BEGUN * size
-    if ending is Kind.COPY:
-        return [*text[:passage], *text[:passage], *text[:begun]]
-    return [*islice(cycle(run), 2 * passage + begun)] if ending is Kind.REPEAT else []
+    passage, begun = text[: _PASSAGE * items_per_token], text[: _BEGUN * items_per_token]
+    if kind is Kind.COPY:
+        return [*passage, *passage, *begun]
+    if kind is Kind.REPEAT:
+        return [*islice(cycle(repeated), (2 * _PASSAGE + _BEGUN) * items_per_token)]  # as long as an ending to copy from
+    return []
 
 
 def _compose(text: Sequence[JSON], length: int, ending: Sequence[JSON]) -> list[JSON]:
@@ -185,13 +188,13 @@ def _compose(text: Sequence[JSON], length: int, ending: Sequence[JSON]) -> list[
 
 
 def copied_text(prompt: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return ``count`` tokens that a copy of the prompt's end goes on with.
+    """Return the ``count`` tokens of an answer that copies from its prompt.
 
-    They are what follows the last earlier occurrence of the prompt's last ``_MATCHED`` tokens, repeated if that is
-    shorter; empty without an earlier occurrence.
+    The prompt ends with a passage begun again, so that its last ``_MATCHED`` tokens also stand earlier in it. A copy goes on with what
+    follows them there. A judge compares answers with it, to see how far they copy. Empty if those tokens stand nowhere earlier.
     """
     tail = tuple(prompt[-_MATCHED:])
     for start in range(len(prompt) - _MATCHED - 1, -1, -1):
         if prompt[start] == tail[0] and tuple(prompt[start : start + _MATCHED]) == tail:
-            return tuple(islice(cycle(prompt[start + _MATCHED :]), count))
+            return tuple(islice(cycle(prompt[start + _MATCHED :]), count))  # at the prompt's end the copy reaches itself, and repeats
     return ()

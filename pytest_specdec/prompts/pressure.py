@@ -25,7 +25,8 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
     """
     plain = [_run_to_limit(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
     penalised = [_run_to_limit(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]
-    schema_bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]  # every other one is bound to any JSON object
+    # Of the two requests for each prompt the first is bound to a schema; the second, left out here, to any JSON object.
+    schema_bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]
     requests: list[Request] = []
     for index in range(min(len(schema_bound), len(plain) // 8)):
         first = 8 * index
@@ -40,7 +41,6 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
         concurrency=16,
         stream=True,
         small_cache=True,
-        top_tokens=20,
     )
 
 

@@ -136,15 +136,16 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return ``requests`` sampled requests, one per prompt by default.
+        """Return ``requests`` sampled requests; for None, one per prompt.
 
-        The first ``prompts`` prompts, all for None, are sent in turn, again and again. Request i, from 0, has the seed
-        i + 1. Without ``seeded`` none has a seed, as in production: engines leave their fast sampler while any request of
-        the batch has one.
+        Only the first ``prompts`` prompts are used, all for None. They are sent in turn, again and again. Request i, from 0,
+        has the seed i + 1. Without ``seeded`` none has a seed, as in production: engines leave their fast sampler while any
+        request of the batch has one.
 
         Fields that are None are left out of the bodies, except ``top_p``, which is then 1. With ``logprobs`` the answers
-        report the log-probability of each token, and of that many most probable ones. The draft model's distribution at
-        the emitted tokens is captured as well. ``take`` has the number of requests sent at each depth.
+        report the log-probability of each token, and of that many most probable ones. ``take`` has the number of requests
+        sent at each depth. Unless ``traffic`` says otherwise, the prompts of a user's config are sent as well
+        (``takes_prompts``), and the draft model's distribution at the emitted tokens is captured (``draft_scored``).
         """
         truncations: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
         body: dict[str, JSON] = {

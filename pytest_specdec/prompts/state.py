@@ -103,19 +103,20 @@ def _beginning_contents() -> dict[str, JSON]:
 
 
 def _middle_contents() -> dict[str, JSON]:
-    """Return the prompts with repeats and common prefixes, by id.
+    """Return the prompts in the middle of the workload, by id.
 
-    A ``shared`` prompt begins with a number of words of ``cold/words``, around a multiple of a cache block (``_SHARED``), and ends with
-    one to three others.
+    A ``shared`` prompt begins as ``cold/words`` does, up to about the end of a cache block (``_SHARED``), and
+    ends with one to three other words.
     """
-    first_words = words(64)
-    shared_prompts = {
-        f"shared/{count}": f"{words(count)} {words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)
-    }
+    shared_prompts: dict[str, JSON] = {}
+    for index, count in enumerate(_SHARED):
+        # From the 70th noun on there are none of the 64 of cold/words. A step of three gives each prompt others.
+        other_words = words(1 + index % 3, start=70 + 3 * index)
+        shared_prompts[f"shared/{count}"] = f"{words(count)} {other_words}"
     return {
         "again/story": _STORY,
         "again/code": _CODE,
-        "cold/words": first_words,  # before the prompts that begin like it
+        "cold/words": words(64),  # before the prompts that begin like it
         **shared_prompts,
         "cold/alike-too": _ALIKE_TOO,
         "cold/talk": _messages(_TALK),
@@ -124,24 +125,25 @@ def _middle_contents() -> dict[str, JSON]:
 
 
 def _end_contents() -> dict[str, JSON]:
-    """Return the prompts after a long one, and the last repeats, by id.
-
-    ``turn`` prompts are growing beginnings of one conversation, and the first of them again.
-    """
+    """Return the last prompts of the workload, by id."""
     story, code, pattern = _STORY, _CODE, _PATTERN
     first, reply, second = _TURNS
     return {
+        # Earlier prompts after a long one.
         "long/words": words(300, start=7, stride=5),
         "after-long/story": story,
         "after-long/code": code,
+        # A pattern that answers repeat: pattern/14 may begin with the prompt and the answer of pattern/6.
         "cold/pattern": pattern * 3,
         "pattern/6": pattern * 6,
         "pattern/14": pattern * 14,
         "warm/pattern": pattern * 3,
+        # A conversation that grows, and its first turn again in between.
         "cold/turn": _messages(first),
         "turn/second": _messages(first, reply, second),
         "turn/first": _messages(first),
         "turn/third": _messages(first, reply, second, reply, second),
+        # Earlier prompts once more, after all others.
         "again/talk": _messages(_TALK),
         "last/story": story,
         "last/code": code,

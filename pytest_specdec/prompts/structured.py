@@ -118,10 +118,11 @@ def _cases() -> list[_FormatCase]:
 def _draw(index: int, case: _FormatCase, *, repeat: int) -> Request:
     """Return sampled request ``index`` with one format, seeded every second time.
 
-    ``repeat`` is the number of earlier requests with this format. It shifts the seeds by one, so that the same format
-    comes both with and without a seed.
+    ``repeat`` is the number of earlier requests with this format.
     """
-    seed = {"seed": index + 1} if (index + repeat) % 2 == 0 else {}
+    # The formats are sent in turn and are even in number: by ``index`` alone, a format would always have a seed or never.
+    has_seed = (index + repeat) % 2 == 0
+    seed = {"seed": index + 1} if has_seed else {}
     body: dict[str, JSON] = {**seed, "response_format": case.response_format}
     return _chat_request(f"{case.name}-{index + 1}", _describe_subject(case.subject, index + repeat), body)
 
@@ -191,8 +192,9 @@ def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable",
     No engine can compile that one, the second. The server must survive it and answer the valid requests that follow.
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
-    valid = [schema for schema in GRADED if schema.name in (*_REPEATING, "lamp")]
-    requests = [_chat_request(schema.name, _describe_subject(schema.about, 0), {"response_format": schema.bound}) for schema in valid]
+    valid = [schema for schema in GRADED if schema.name in (*_REPEATING, "lamp")]  # most are such that any drafter drafts them
+    no_wish = _PULLS.index("")  # nothing in these prompts pulls away from the schema
+    requests = [_chat_request(schema.name, _describe_subject(schema.about, no_wish), {"response_format": schema.bound}) for schema in valid]
     requests.insert(1, _chat_request("broken-regex", "Say hello.", _BROKEN))
     settings: PassesFields = {"version": 2, "concurrency": 1, "scored": False, "may_kill": True, **traffic}
     return make_workload(name, [_with_fields(request, body) for request in requests], None, settings)

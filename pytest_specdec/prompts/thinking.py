@@ -47,7 +47,8 @@ def _requests() -> Iterator[Request]:
         yield _request(f"{name}-any", code, None)
         for budget in budgets:
             yield _request(f"{name}-{budget}", code, budget)
-        yield _request(f"{name}-{budgets[0]}-drawn", code, budgets[0], temperature=1.0, seed=budgets[1])
+        seed = budgets[1]  # any number would do: this one is another for each prompt
+        yield _request(f"{name}-{budgets[0]}-drawn", code, budgets[0], temperature=1.0, seed=seed)
 
 
 BUDGETS = Workload(
