@@ -6,7 +6,7 @@ A run names, connects, watches and stops the container itself. Options of ``dock
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import validate
@@ -90,13 +90,24 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
         docker = engine.get("docker") if isinstance(engine, Mapping) else None
         if not isinstance(engine, Mapping) or not isinstance(docker, Mapping):
             continue
-        # Each of `engines` is laid over `engine`, so that the image may stand in one of the two and `docker` in the other.
-        joined_sections = () if path == ("scorer",) else (sections[("engine",)], *(builds.values() if path == ("engine",) else ()))
-        if not any(isinstance(section, Mapping) and "image" in section for section in (engine, *joined_sections)):
+        if not any(isinstance(section, Mapping) and "image" in section for section in _sections_with_image(path, sections)):
             place = validate.dotted_path(path)
             yield validate.problem(document, (*path, "docker"), "settings of docker without an image", f"{place}.image beside them")
         options = docker.get("options")
         yield from _check_docker_options(document, (*path, "docker", "options"), options if isinstance(options, list) else [])
+
+
+def _sections_with_image(path: KeyPath, sections: Mapping[KeyPath, JSON]) -> Iterable[JSON]:
+    """Return the sections that may have the image for the ``docker`` at ``path``.
+
+    ``sections`` are by place the engine, its builds under ``engines``, and the scorer, an engine of its own. Each build is laid over the
+    engine: the image may stand in one of the two and ``docker`` in the other.
+    """
+    if path == ("scorer",):
+        return [sections[path]]
+    if path == ("engine",):
+        return [section for place, section in sections.items() if place != ("scorer",)]
+    return [sections[path], sections[("engine",)]]
 
 
 def _check_docker_options(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
@@ -123,17 +134,17 @@ def _split_words(option: str) -> list[str]:
 
 
 def _refusal_reason(word: str, previous_word: str) -> str:
-    """Return the reason to refuse a word of the options.
+    """Return the reason to refuse a word of the options; empty if it is allowed.
 
-    Refused are a text with an open quote, the options of ``_REFUSED``, and ``NAME=value`` of an environment variable, in the same word as
-    ``--env`` or after it as the ``previous_word``: values belong under the config's ``env``, so that they reach no command line. Empty if
-    the word is allowed.
+    Refused are a text with an open quote, the options of ``_REFUSED``, and the value of an environment variable: ``--env=NAME=value``, or
+    ``NAME=value`` after ``--env`` as the ``previous_word``. Values belong under the config's ``env``, so that they reach no command line.
     """
-    if word == _UNSPLIT:
+    if word == _UNSPLIT:  # put in place of a text with an open quote
         return "close its quotes"
     options = tuple(_options_of(word))
-    variables = (*(value for name, value in options if name in _ENVIRONMENT), *([word] if previous_word in _ENVIRONMENT else []))
-    if any("=" in value for value in variables):
+    if previous_word in _ENVIRONMENT and "=" in word:
+        return _VALUE
+    if any(name in _ENVIRONMENT and "=" in value for name, value in options):
         return _VALUE
     return next((_REFUSED[name] for name, _ in options if name in _REFUSED), "")
 

@@ -33,8 +33,8 @@ def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
     """Yield the gates of the config called ``name``.
 
     A speedup without a stated floor has the floor 1: a variant must be no slower than the baseline. An acceptance length without one has no
-    gate here; floors of a golden file are another matter (:func:`read_golden`). The noise of the verify kernel has a ceiling. ``boot_sd``
-    is the stated deviation of the log of a server's speed from boot to boot. Gates of an upgrade are left out (:func:`read_upgrade`).
+    gate here; floors of a golden file are another matter (:func:`read_golden`). The noise of the verify kernel has a ceiling. Gates of an
+    upgrade are left out (:func:`read_upgrade`).
     """
     data: Any = document.data
     stated = {figure: gate for figure, gate in data.get("gates", {}).items() if figure != _UPGRADE}
@@ -44,8 +44,9 @@ def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
         if figure == VERIFY_NOISE:
             yield Gate(figure=figure, at_most=float(gate["at_most"]), source=source)
         elif "at_least" in gate:
+            # boot_sd: how much the log of a server's speed varies from boot to boot, where the config states it.
             yield Gate(figure=figure, at_least=float(gate["at_least"]), source=source, boot_sd=gate.get("boot_sd"))
-        elif figure != ACCEPTANCE_LENGTH:
+        elif figure == SPEEDUP:  # without a stated floor
             yield Gate(figure=figure, at_least=_NO_SLOWER, source=f"{name}: gates.{figure} (default)", boot_sd=gate.get("boot_sd"))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "floors"]
 
-_NEVER_STATED = ("prompts", "temperature", "precision")
+_UNSTATED_IN_FILES = ("prompts", "temperature", "precision")
 """What no file states: InferenceX measures the coding prompts of SPEED-Bench as the model is sampled in production, TensorRT-LLM a data
 set of the test."""
 _SWITCHES = ("enable_thinking", "thinking", "thinking_mode")
@@ -82,29 +82,37 @@ def _place(config: Config) -> str:
 
 
 def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
-    """Yield the problems of the config's settings for this file.
-
-    For a file of TensorRT-LLM they are those of :func:`_tests_problems`. For one of InferenceX ``tests`` are a problem, and so is the first
-    of these: the named model is not in the file; none is named, and the file does not have the served one; ``reasoning`` makes requests
-    ask for another thinking mode than the named one; the file has lengths in both modes, and chat requests ask for neither.
-    """
+    """Yield the problems of the config's settings for this file."""
     if file.form is GoldenForm.BY_TEST:
         yield from _tests_problems(config, settings, file)
         return
     if settings.tests:
         yield _problem(config, ("tests",), "tests", f"none: {file.name} has lengths by model, thinking and draft tokens")
+    if mismatch := _find_mismatch(config, settings, file):
+        yield mismatch
+
+
+def _find_mismatch(config: Config, settings: GoldenSettings, file: GoldenFile) -> Problem | None:
+    """Return the first problem of model or thinking mode; None without any.
+
+    ``file`` is one of InferenceX. ``settings`` may name the model and the mode that count in it.
+    """
     models = sorted({length.model for length in file.lengths})
-    model, served_names = settings.model, _model_names(config)
+    model = settings.model
     if model and model not in models:
-        yield _problem(config, ("model",), repr(model), f"a model of {file.name}: {', '.join(models)}", validate.nearest(model, models))
-    elif not model and not served_names & set(map(str.lower, models)):
+        return _problem(config, ("model",), repr(model), f"a model of {file.name}: {', '.join(models)}", validate.nearest(model, models))
+    # Without a named model the one that the config serves counts.
+    if not model and not _served_names(config) & set(map(str.lower, models)):
         remedy = f"if it is the same model: golden: {{file: {settings.file}, model: {models[0]}}}"
-        yield _problem(config, (), f"a file of {' and '.join(models)}", f"one of {config.engine.model}, which the config serves", remedy)
-    elif settings.thinking and (other_modes := _template_modes(config.reasoning) - {settings.thinking}):
-        yield _problem(config, ("thinking",), settings.thinking, f"{min(other_modes)}, which `reasoning` makes chat requests ask for")
-    elif len(_modes(_lengths_of_model(config, settings, file))) > 1 and not _asked_modes(config, settings):
+        return _problem(config, (), f"a file of {' and '.join(models)}", f"one of {config.engine.model}, which the config serves", remedy)
+    # A named mode must not contradict `reasoning`, by which chat requests switch it.
+    if settings.thinking and (other_modes := _reasoning_modes(config.reasoning) - {settings.thinking}):
+        return _problem(config, ("thinking",), settings.thinking, f"{min(other_modes)}, which `reasoning` makes chat requests ask for")
+    # With lengths in both modes the config has to choose one.
+    if len(_file_modes(_lengths_of_model(config, settings, file))) > 1 and not _config_modes(config, settings):
         remedy = "say it under reasoning.template, such as {enable_thinking: false}, or as golden.thinking: on or off"
-        yield _problem(config, (), "lengths with thinking on and off", "the one that the config's chat requests ask for", remedy)
+        return _problem(config, (), "lengths with thinking on and off", "the one that the config's chat requests ask for", remedy)
+    return None
 
 
 def _tests_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
@@ -143,27 +151,27 @@ def _problem(config: Config, path: KeyPath, found: str, expected: str, suggestio
     return validate.problem(document, (*KEY, *path), found, expected, suggestion)
 
 
-def _model_names(config: Config) -> set[str]:
+def _served_names(config: Config) -> set[str]:
     """Return the names of the served model in lower case, without their folders."""
     names = (config.engine.model, config.engine.served_as, config.baseline.served_as)
     return {name.rstrip("/").rsplit("/", 1)[-1].lower() for name in names if name}
 
 
 def _lengths_of_model(config: Config, settings: GoldenSettings, file: GoldenFile) -> tuple[GoldenLength, ...]:
-    names = {settings.model.lower()} if settings.model else _model_names(config)
+    names = {settings.model.lower()} if settings.model else _served_names(config)
     return tuple(length for length in file.lengths if length.model.lower() in names)
 
 
-def _modes(lengths: Iterable[GoldenLength]) -> set[Thinking]:
+def _file_modes(lengths: Iterable[GoldenLength]) -> set[Thinking]:
     return {length.thinking for length in lengths if length.thinking is not None}
 
 
-def _asked_modes(config: Config, settings: GoldenSettings) -> set[Thinking]:
+def _config_modes(config: Config, settings: GoldenSettings) -> set[Thinking]:
     """Return the thinking modes that chat requests ask for; empty if unknown."""
-    return {settings.thinking} if settings.thinking else _template_modes(config.reasoning)
+    return {settings.thinking} if settings.thinking else _reasoning_modes(config.reasoning)
 
 
-def _template_modes(reasoning: Reasoning) -> set[Thinking]:
+def _reasoning_modes(reasoning: Reasoning) -> set[Thinking]:
     """Return the thinking modes that template arguments and efforts switch to.
 
     Only the effort ``none`` shows a mode, the one without reasoning.
@@ -176,28 +184,30 @@ def _template_modes(reasoning: Reasoning) -> set[Thinking]:
 def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pair: Pair) -> GoldenFloor:
     """Return the floor of a pair by a file of InferenceX.
 
-    It is empty, with the first of these reasons: chat requests ask for both thinking modes; the variant surely drafts in another way; the
-    file has no length in the mode; the variant's number of draft tokens is unknown; the file has no length for that number.
+    It follows from the file's length in the config's thinking mode for the variant's number of draft tokens. The floor is empty, with the
+    reason, if there is not exactly one such length, or if the variant drafts in another way than the file's.
     """
-    lengths, config_modes = _lengths_of_model(config, settings, file), _asked_modes(config, settings)
+    lengths, config_modes = _lengths_of_model(config, settings, file), _config_modes(config, settings)
+    file_modes = _file_modes(lengths)
     if len(config_modes) > 1:
         return _no_floor(file, pair, "chat requests ask with thinking on and off, and the file has each alone")
     if method_reason := _other_method(config, file, pair):
         return _no_floor(file, pair, method_reason)
-    # Without a mode in the config the file has a single one: floors() has refused two.
-    modes = config_modes or _modes(lengths)
-    if config_modes and not config_modes & _modes(lengths):
-        return _no_floor(file, pair, f"the file has no length with thinking {next(iter(config_modes))}")
+    # A single mode: where the config states none, the file has lengths in one only (_find_mismatch).
+    mode = next(iter(config_modes or file_modes))
+    if mode not in file_modes:
+        return _no_floor(file, pair, f"the file has no length with thinking {mode}")
     draft_tokens = pair.variant.draft.tokens
     if not draft_tokens:
         return _no_floor(file, pair, "its draft tokens per step are unknown, and the file has its lengths by them")
-    by_tokens = {length.draft_tokens: length for length in lengths if length.thinking in modes}
+    by_tokens = {length.draft_tokens: length for length in lengths if length.thinking is mode}
     if draft_tokens not in by_tokens:
         numbers = ", ".join(map(str, sorted(by_tokens)))
         return _no_floor(file, pair, f"it drafts {draft_tokens} tokens a step, and the file has {numbers}")
-    uncompared_mode = () if config_modes else (f"thinking ({next(iter(modes))} there)",)
-    origin = f"{1.0 - golden_file.TOLERANCE:.0%} of {by_tokens[draft_tokens].length:g}"
-    return _floor(file, by_tokens[draft_tokens], pair, origin, (*_uncompared_drafter(config, file, pair), *uncompared_mode, *_NEVER_STATED))
+    entry = by_tokens[draft_tokens]
+    origin = f"{1.0 - golden_file.TOLERANCE:.0%} of {entry.length:g}"
+    uncompared_mode = () if config_modes else (f"thinking ({mode} there)",)
+    return _floor(file, entry, pair, origin, (*_uncompared_drafter(config, file, pair), *uncompared_mode, *_UNSTATED_IN_FILES))
 
 
 def _test_floor(file: GoldenFile, test: str, pair: Pair) -> GoldenFloor:
@@ -208,17 +218,21 @@ def _test_floor(file: GoldenFile, test: str, pair: Pair) -> GoldenFloor:
     entry = next((length for length in file.lengths if length.name == test), None)
     if entry is None:
         return _no_floor(file, pair, f"{validate.dotted_path(KEY)}.tests names no test for it")
+    # In words: the floor is the file's lowest length, min_al, with the mean beside it if that was measured.
     origin = "min_al" if entry.length is None else f"min_al of {entry.length:.4g}"
-    return _floor(file, entry, pair, origin, ("model", "way of drafting", "draft tokens", "thinking", *_NEVER_STATED))
+    # A file by test states no condition with which a variant could be compared.
+    uncompared = ("model", "way of drafting", "draft tokens", "thinking", *_UNSTATED_IN_FILES)
+    return _floor(file, entry, pair, origin, uncompared)
 
 
 def _floor(file: GoldenFile, entry: GoldenLength, pair: Pair, origin: str, uncompared: tuple[str, ...]) -> GoldenFloor:
-    """Return the floor of a pair by one entry of the file, its lowest length.
+    """Return the floor of a pair by one entry of the file.
 
-    A verify step of k draft tokens emits 1 to k + 1 tokens: the floor is empty if every run reaches that length, or none can. k is 0 if
-    unknown. ``origin`` says how the length follows from the file, ``uncompared`` names the conditions that were not compared.
+    It is the lowest length that passes, ``entry.at_least``; ``entry.length``, the mean, is for reports. A verify step of k draft tokens
+    emits 1 to k + 1 tokens: the floor is empty if every run reaches it, or none can. k is 0 if unknown. ``origin`` says how the floor
+    follows from the file, ``uncompared`` names the conditions that were not compared.
     """
-    draft_tokens, least = pair.variant.draft.tokens, entry.at_least or 0.0
+    draft_tokens, least = pair.variant.draft.tokens, entry.at_least or 0.0  # None is refused before (_tests_problems)
     if least <= 1.0:
         return _no_floor(file, pair, f"{origin} is {least:g}, and every step brings a token")
     if 0 < draft_tokens < least - 1.0:
@@ -244,7 +258,7 @@ def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
         return ""
     if kind is DraftKind.MODEL:
         return f"it drafts with a draft model, and the file is of {file.method}"
-    variant_methods = _argument_words(config, pair) & METHODS
+    variant_methods = _words_in(_names_in_arguments(config, pair)) & METHODS
     if file.method in variant_methods:
         return ""
     # EAGLE and NEXTN show no other method: SGLang calls layers of multi-token prediction so too.
@@ -255,24 +269,27 @@ def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
 def _uncompared_drafter(config: Config, file: GoldenFile, pair: Pair) -> Iterator[str]:
     """Yield the conditions of the drafter that cannot be compared.
 
-    These are the file's way of drafting and its draft weights, each unless the variant's arguments name the same.
+    These are the file's way of drafting and its draft weights, each unless the variant's arguments name the same. A way is a word of any
+    name there, such as eagle3 in qwen3-8b-eagle3; weights are a whole name, without its owner or folder.
     """
+    argument_names = _names_in_arguments(config, pair)
+    file_weights = file.draft_model.rsplit("/", 1)[-1].lower()
     if not file.method:
         yield "way of drafting"
-    elif file.method not in _argument_words(config, pair):
+    elif file.method not in _words_in(argument_names):
         yield f"way of drafting ({file.method} there)"
     if not file.draft_model:
         yield "draft weights"
-    elif file.draft_model.rsplit("/", 1)[-1].lower() not in _argument_texts(config, pair):
+    elif file_weights not in argument_names:
         yield f"draft weights ({file.draft_model} there)"
 
 
-def _argument_words(config: Config, pair: Pair) -> set[str]:
-    """Return the words in the texts of a variant's arguments, lower case."""
-    return {word for text in _argument_texts(config, pair) for word in re.findall(r"[a-z0-9]+", text)}
+def _words_in(names: Iterable[str]) -> set[str]:
+    """Return the words of lower-case names, split at other characters."""
+    return {word for name in names for word in re.findall(r"[a-z0-9]+", name)}
 
 
-def _argument_texts(config: Config, pair: Pair) -> set[str]:
+def _names_in_arguments(config: Config, pair: Pair) -> set[str]:
     """Return the texts in a variant's arguments, lower case and without folders."""
     texts = (text for leaf in _nested_texts(config.variant(pair.name).args) for text in _IN_JSON.findall(leaf))
     return {text.rstrip("/").rsplit("/", 1)[-1].lower() for text in texts}

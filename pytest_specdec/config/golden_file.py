@@ -68,8 +68,7 @@ def _read_golden_text(config: Config, path: Path) -> str:
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError, RunError) as error:
-        # A path that does not exist is still relative.
-        folder = (config.path.parent / path).parent
+        folder = (config.path.parent / path).parent  # a missing file's path is as written, maybe relative to the config
         yaml_files = [file.name for file in folder.glob("*.y*ml") if file.name != config.path.name]
         hint = validate.nearest(path.name, yaml_files if isinstance(error, FileNotFoundError) else [])
         raise ConfigError(
@@ -106,10 +105,7 @@ def _is_by_test(data: Mapping[str, JSON]) -> bool:
 
 
 def _method_in_name(name: str) -> str:
-    """Return the way of drafting in a file's name: ``mtp`` of ``qwen3.8_mtp.yaml``.
-
-    Empty if there is none.
-    """
+    """Return the way of drafting in a file's name, ``mtp`` of ``qwen3.8_mtp.yaml``; empty without one."""
     return next((word for word in re.split(r"[_-]", name.lower().rsplit(".", 1)[0]) if word in METHODS), "")
 
 
@@ -139,8 +135,8 @@ def _read_golden_length(document: YamlDocument, path: KeyPath, value: JSON, prob
     """Return one expected acceptance length of a golden file.
 
     It is a model's mean number of tokens per verify step. The lowest that passes is 95 % of it (see ``TOLERANCE``). ``path`` holds the
-    model, the thinking mode and the number of draft tokens per step, ``value`` the length. Returns None for an invalid entry, whose
-    problem is added to ``problems``.
+    model, a thinking mode of ``_MODES`` and the number of draft tokens per step, ``value`` the length. Returns None for any other number or
+    length, whose problem is added to ``problems``.
     """
     model, mode, tokens = map(str, path)
     if not tokens.isdecimal() or int(tokens) < 1:

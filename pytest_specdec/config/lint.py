@@ -72,7 +72,8 @@ def variants(config: Config) -> Iterator[tuple[str, ArmSettings]]:
 def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyPath) -> ArmSettings:
     """Return one arm's settings, those of ``overlay`` replacing those of ``engine``.
 
-    ``where`` is the overlay's place in the config. An argument that the overlay sets to null is left out.
+    ``where`` is the overlay's place in the config. An argument that the overlay sets to null is left out. ``asks`` of the result is
+    compared between arms.
     """
     layers: tuple[tuple[KeyPath, EngineSettings | Overlay | VariantSettings], ...] = ((("engine",), engine), (where, overlay))
     args: dict[str, Setting] = {}
@@ -82,18 +83,15 @@ def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, wh
         env.update({name: Setting(value=value, path=(*path, "env", name)) for name, value in layer.env.items()})
     # The last one holds: it is the overlay's, if that has one.
     urls = [Setting(value=layer.url, path=(*path, "url")) for path, layer in layers if layer.url is not None]
+    # In one spelling: an address may be given with /v1 and without.
+    address = str(urls[-1].value).rstrip("/").removesuffix("/v1").lower() if urls else None
     return ArmSettings(
         where=where,
         args={name: setting for name, setting in args.items() if setting.value is not None},
         env=env,
         url=urls[-1] if urls else None,
-        # What is asked of which server: a variant with the baseline's would be the baseline itself.
-        asks=(
-            # In one spelling: an address may be given with /v1 and without.
-            str(urls[-1].value).rstrip("/").removesuffix("/v1").lower() if urls else None,
-            {**engine.headers, **overlay.headers},
-            {**engine.body, **overlay.body},
-        ),
+        # A variant with the address, headers and body of the baseline would be the baseline itself.
+        asks=(address, {**engine.headers, **overlay.headers}, {**engine.body, **overlay.body}),
     )
 
 
@@ -267,7 +265,8 @@ class _Pair:
             if not _has_variable(setting.value) and not _is_count(setting.value):
                 yield self._problem(setting.path, _describe_value(setting), expected, refused=True)
         # ``defaulted``: the engine has a number of its own. ``uncounted``: methods that need none.
-        if not settings and not rule.defaulted and not (method is not None and method.value in rule.uncounted):
+        needs_none = method is not None and all(str(name) in rule.uncounted for name in rule.split_methods(method.value))
+        if not settings and not rule.defaulted and not needs_none:
             yield self._problem((*variant.where, "args"), f"no {rule.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
     def check_lossy(self) -> Iterator[Problem]:
@@ -286,7 +285,7 @@ class _Pair:
     def check_differences(self) -> Iterator[Problem]:
         """Yield a problem for every unwanted difference between the arms' settings.
 
-        Speculative settings may differ, and so may those that only count drafts, which a baseline refuses.
+        These are the arguments and variables with another value in a variant than in the baseline, but for those of :meth:`_may_differ`.
         """
         for variant in self._variants.values():
             yield from self._compare_settings(variant.args, self._baseline.args, (*variant.where, "args"))
@@ -315,6 +314,7 @@ class _Pair:
                 yield self._problem(_overlay_path(in_variant, in_baseline) or (*where, name), values, "the same in both arms")
 
     def _may_differ(self, name: str) -> bool:
+        """Return True for a speculative setting, or one to count drafts only, for which a baseline would not start."""
         return self._rules.speculates(name) or name in self._rules.statistics
 
     def _applies_to(self, change: SilentChange, variant: ArmSettings) -> bool:
@@ -322,14 +322,15 @@ class _Pair:
         return method is not None and any(name in change.methods for name in self._rules.drafting.split_methods(method.value))
 
     def _is_pinned(self, change: SilentChange, variant: ArmSettings) -> bool:
-        """Return True if the config itself states the setting.
+        """Return True if the config states a setting that speculation changes.
 
-        The engine then keeps it. The baseline must state it; if a variant has another value, :meth:`check_differences`
-        reports that. A speculative setting must be stated by the variant, since a baseline has none.
+        The engine changes it only where it is not stated. ``change`` has its names, those of arguments or, with ``env``, of variables.
         """
         names = (change.name, *change.also)
+        # The baseline has to state it; another value of the variant is a problem of check_differences.
         if change.env:
             return any(name in self._baseline.env for name in names)
+        # A speculative setting is the variant's, since a baseline has none.
         stated_by = variant if self._rules.speculates(change.name) else self._baseline
         return any(stated_by.at(tuple(name.split("."))) is not None for name in names)
 
@@ -352,11 +353,12 @@ class _Pair:
         )
 
 
-def _overlay_path(*settings: Setting | None) -> KeyPath | None:
-    """Return the path of the first setting stated by an arm itself.
+def _overlay_path(in_variant: Setting | None, in_baseline: Setting | None) -> KeyPath | None:
+    """Return the path of a setting that an arm itself states, the variant's first.
 
-    None if both settings are the engine's or absent: one arm then takes the engine's setting out.
+    None if no arm states a value: one has the engine's, and the other has none, by a null.
     """
+    settings = (in_variant, in_baseline)
     return next((setting.path for setting in settings if setting is not None and setting.path[0] != "engine"), None)
 
 

@@ -94,36 +94,39 @@ def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None
     """Return the config in ``document``, of the file ``path``.
 
     ``text`` is what a run keeps as its config. ``alone`` restricts the config to one of its two engines, as for :func:`load`, and the
-    kept text too. Raises ConfigError with all problems at once; problems of ``engines`` are looked for only without others. Raises it too
-    for ``alone`` in a config of one engine.
+    kept text too. Raises ConfigError with all problems at once, and for ``alone`` in a config of one engine.
     """
+    # Those of `engines` come from comparing the two builds, which needs sections without problems.
     problems = list_problems(document) or tuple(engines.problems(document))
     if problems:
         raise validate.error(problems)
     data: Any = document.data
-    has_engines = "engines" in data
-    if alone and not has_engines:
-        what, remedy = "the config names one engine", "leave out --specdec-engine, or write engines.old and engines.new"
-        raise ConfigError(what, where=str(path), found=f"--specdec-engine={alone} and no `engines`", expected="two engines", remedy=remedy)
-    old = _engine_settings(engines.restrict_to_engine(data, EngineName.OLD)["engine"]) if has_engines and not alone else None
-    kept_text = engines.restricted_text(text, alone) if alone and has_engines else text
-    config = _make_config(engines.restrict_to_engine(data, alone or EngineName.NEW), document, path, kept_text)
-    # The kept text of one engine is written anew: errors need the lines of the file itself.
-    return replace(config, old=old, lines=document.lines if alone else None)
+    if "engines" not in data:
+        if alone:
+            what, remedy = "the config names one engine", "leave out --specdec-engine, or write engines.old and engines.new"
+            actual = f"--specdec-engine={alone} and no `engines`"
+            raise ConfigError(what, where=str(path), found=actual, expected="two engines", remedy=remedy)
+        return _make_config(data, document, path, text)
+    if alone:
+        config = _make_config(engines.restrict_to_engine(data, alone), document, path, engines.restricted_text(text, alone))
+        return replace(config, lines=document.lines)  # of the file itself, for errors: the kept text is written anew
+    config = _make_config(engines.restrict_to_engine(data, EngineName.NEW), document, path, text)
+    return replace(config, old=_engine_settings(engines.restrict_to_engine(data, EngineName.OLD)["engine"]))
 
 
 def list_problems(document: YamlDocument) -> tuple[Problem, ...]:
     """Return all problems of a config but those of its ``engines``.
 
-    If its file has ``matrix``, the document is the config of one group.
+    :func:`read` looks for these last. A file with ``matrix`` is many configs; ``document`` is then one of them, not the file.
     """
+    # An axis of a matrix may bring the image that docker settings need. Waivers name variants, which a matrix makes anew.
     return (*list_file_problems(document), *docker_settings.problems(document), *waivers.problems(document))
 
 
 def list_file_problems(document: YamlDocument) -> tuple[Problem, ...]:
     """Return the problems of a config file as it is written.
 
-    Left out are problems that depend on a matrix: its values are laid over sections, and may cause or mend them.
+    Left out are problems that the values of a ``matrix`` may cause or mend, since they are laid over sections (:func:`list_problems`).
     """
     return (
         *validate.problems(document),
@@ -204,9 +207,9 @@ def _event_steps(steps: Sequence[Mapping[str, Any]] | None, folder: Path) -> tup
 def find(name: str, here: Path, root: Path | None = None) -> Path:
     """Return the path of the config file called ``name``.
 
-    ``name`` is a path, absolute or relative to a folder, and may lack its suffix. The first of these folders that has it counts: ``here``,
-    ``root`` if given, their ``suites/configs``, that of ``root`` first, and the configs of this package. Raises ConfigError with the
-    nearest name, all names and the folders searched if there is no such file, or if ``name`` is empty.
+    ``name`` is a path, absolute or relative to a folder, and may lack its suffix. It is looked for in ``here``, then in ``root`` if given,
+    then in ``suites/configs`` of ``root`` and of ``here``, then among the configs of this package. Raises ConfigError, with all names and
+    folders, if there is no such file, or if ``name`` is empty.
     """
     roots = tuple(dict.fromkeys(folder for folder in (here, root) if folder is not None))
     folders = (*roots, *(folder / "suites" / "configs" for folder in reversed(roots)), shipped.CONFIGS)
@@ -215,9 +218,9 @@ def find(name: str, here: Path, root: Path | None = None) -> Path:
             if (path := folder / Path(f"{name}{suffix}").expanduser()).is_file():
                 return path
     config_names = list(dict.fromkeys(stem for folder in folders for stem in sorted(_config_names(folder))))
-    hint, what = validate.nearest(Path(name).stem, config_names), f"no config {name or repr(name)}"
+    hint = validate.nearest(Path(name).stem, config_names)
     raise ConfigError(
-        what + (f"; {hint}" if hint else ""),
+        f"no config {name or repr(name)}" + (f"; {hint}" if hint else ""),
         where=", ".join(str(folder) for folder in folders if folder.is_dir()),
         found="no such file",
         expected=f"a path, or one of {', '.join(config_names)}" if config_names else "a path",
@@ -296,10 +299,7 @@ def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
 
 
 def _parse_arguments(args: JSON) -> JSON:
-    """Return ``args``, parsed if they are a string of JSON.
-
-    None if that fails.
-    """
+    """Return ``args``, parsed if they are a string of JSON; None if that fails."""
     try:
         return json.loads(args) if isinstance(args, str) else args
     except ValueError:

@@ -135,39 +135,50 @@ def _group_document(config: MatrixConfig, group: Group) -> YamlDocument:
     baseline: Any = _baseline_document(config, group)
     data = {**baseline.data, _VARIANTS: {cell.name: _cell_settings(config, cell) for cell in group.cells}}
     waivers = tuple(_cell_waivers(data.get(_WAIVERS, ()), group))
-    group_sections = {
+    rewritten_sections = {
         _WAIVERS: [{**data[_WAIVERS][waiver.index], "variant": waiver.cell} for waiver in waivers],
         "gates": _group_gates(data.get("gates", {}), group),
         "public": [name for name in data.get("public", ()) if name in variables.names(data)],
     }
-    # Errors in the group's config then name the lines of the file that it comes from.
-    lines = dict(baseline.lines)
+    return YamlDocument(
+        data={key: rewritten_sections.get(key, settings) for key, settings in data.items()},
+        source=config.document.source,
+        lines={**baseline.lines, **_cell_lines(config, group, waivers)},
+    )
+
+
+def _cell_lines(config: MatrixConfig, group: Group, waivers: Sequence[_CellWaiver]) -> Mapping[KeyPath, int]:
+    """Return the file's lines for what a group's config has by cell.
+
+    These are variants, waivers and golden tests, by their places in that config: errors there name the lines that they come from.
+    """
+    lines: dict[KeyPath, int] = {}
     for cell in group.cells:
         lines |= _variant_lines(config, cell)
+    # A waiver of a variant stands once in the file, and once for each cell in the group's config.
     for position, waiver in enumerate(waivers):
         lines |= _lines_below(config.document, (_WAIVERS, waiver.index), (_WAIVERS, position))
     for name in _golden_tests(config.document.data):
         for cell_name in _cell_names(group, name):
             lines |= _lines_below(config.document, (*_GOLDEN_TESTS, name), (*_GOLDEN_TESTS, cell_name))
-    return YamlDocument(
-        data={key: group_sections.get(key, settings) for key, settings in data.items()}, source=config.document.source, lines=lines
-    )
+    return lines
 
 
 def _baseline_document(config: MatrixConfig, group: Group) -> YamlDocument:
     """Return the file without ``matrix``, under the group's baseline values.
 
-    The cells of a group agree in every axis that changes the baseline: these values are laid over all sections but ``variants``, which is
-    as in the file. A section that a value sets to null is left out. Lines of variants and waivers are left out, since these get others.
+    These values are laid over all sections but ``variants``, which is as in the file. A section that a value sets to null is left out.
+    Lines of variants and waivers are left out (:func:`_cell_lines`).
     """
     document: Any = config.document
     data = {key: value for key, value in document.data.items() if key != MATRIX}
     lines = {place: line for place, line in document.lines.items() if place[0] not in {MATRIX, _VARIANTS, _WAIVERS}}
-    choices = group.cells[0].choices
-    for value in (axis.value(choices[axis.name]) for axis in config.axes if axis.changes_baseline):
+    cell = group.cells[0]  # any one: all agree in the axes that change the baseline
+    for value in (axis.value(cell.choices[axis.name]) for axis in config.axes if axis.changes_baseline):
         lines |= {place: line for place, line in value.lines.items() if place[:1] != (_VARIANTS,)}
-        for section in (section for section in value.overlay if section != _VARIANTS):
-            data[section] = matrix_axes.lay_over(section, data.get(section), value.overlay[section])
+        for section, overlay in value.overlay.items():
+            if section != _VARIANTS:
+                data[section] = matrix_axes.lay_over(section, data.get(section), overlay)
     return YamlDocument(data={key: settings for key, settings in data.items() if settings is not None}, source=document.source, lines=lines)
 
 
@@ -199,15 +210,16 @@ def _cell_settings(config: MatrixConfig, cell: Cell) -> JSON:
 
 
 def _variant_lines(config: MatrixConfig, cell: Cell) -> Mapping[KeyPath, int]:
-    """Return the lines of a cell's settings, by their places under the cell.
+    """Return the lines of a cell's settings, by their places in the group's config.
 
-    They are those of its variant, and for settings of a value the value's. The cell itself stays at the line of its variant.
+    A setting that a value of an axis brings has its line there. All others, and the cell itself, have the lines of the cell's variant.
     """
     lines = _lines_below(config.document, (_VARIANTS, cell.variant), (_VARIANTS, cell.name))
     for axis in config.axes:
-        value_lines = axis.value(cell.choices[axis.name]).lines
-        settings_below = {place[1:]: line for place, line in value_lines.items() if place[:1] == (_VARIANTS,) and place[1:]}
-        lines |= {(_VARIANTS, cell.name, *place): line for place, line in settings_below.items()}
+        for place, line in axis.value(cell.choices[axis.name]).lines.items():
+            # In an overlay `variants` has settings of every variant, without names between.
+            if place[:1] == (_VARIANTS,) and len(place) > 1:
+                lines[_VARIANTS, cell.name, *place[1:]] = line
     return lines
 
 
@@ -230,21 +242,21 @@ def _group_gates(gates: Mapping[str, Any], group: Group) -> Mapping[str, JSON]:
     A golden file has published acceptance lengths by test, used as floors. In a group without any such test ``golden`` is left out, since
     its cells have no floor there, and so is the gate on the length if nothing else is in it.
     """
-    stated_tests = _golden_tests({"gates": gates})
+    stated_tests = _golden_tests({"gates": gates})  # it takes a whole config
     if not stated_tests:
         return gates
-    tests = {cell: test for name, test in stated_tests.items() for cell in _cell_names(group, name)}
-    length = {key: value for key, value in gates[_LENGTH].items() if key != "golden"}
+    # The file states a test for a cell, or for a variant, which is all of its cells.
+    tests = {cell: test for cell_or_variant, test in stated_tests.items() for cell in _cell_names(group, cell_or_variant)}
+    length_gate = {key: value for key, value in gates[_LENGTH].items() if key != "golden"}
     if tests:
-        length["golden"] = {**gates[_LENGTH]["golden"], "tests": tests}
-    return {figure: length if figure == _LENGTH else gate for figure, gate in gates.items() if figure != _LENGTH or length}
+        length_gate["golden"] = {**gates[_LENGTH]["golden"], "tests": tests}
+    if length_gate:
+        return {**gates, _LENGTH: length_gate}
+    return {figure: gate for figure, gate in gates.items() if figure != _LENGTH}
 
 
 def _golden_tests(data: JSON) -> Mapping[str, JSON]:
-    """Return the tests of a config's golden file by variant or cell.
-
-    Empty if none are stated.
-    """
+    """Return the tests of a config's golden file by variant or cell; empty without any."""
     for key in _GOLDEN_TESTS:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data if isinstance(data, Mapping) else {}

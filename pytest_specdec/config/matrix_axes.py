@@ -100,33 +100,34 @@ def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | li
     ``stated`` has its values: by name, or as a list. If ``key`` is the place of a setting, each value is that setting; otherwise it is an
     overlay.
     """
-    steps = tuple(key.split(".")) if _is_place(key, stated) else ()
-    items: list[tuple[str | int, str, JSON]]  # the key of each value, its name and its setting
+    steps = tuple(key.split(".")) if _is_place(key, stated) else ()  # of the setting's place; () if each value is an overlay
+    items: list[tuple[str | int, str, JSON]]  # of each value its key or index in the file, its name and what stands there
     if isinstance(stated, Mapping):
-        items = [(value_key, value_key, setting) for value_key, setting in stated.items()]
+        items = [(own_name, own_name, setting) for own_name, setting in stated.items()]
     else:
         items = [(index, value_name(setting), setting) for index, setting in enumerate(stated)]
     values = (
         Value(
-            name=title,
-            label=_label(name, title),
-            overlay=_nest(steps, setting),
-            lines=_lines(document, (*AXES, key, value_key), steps),
+            name=own_name,
+            label=_label(name, own_name),
+            overlay=_make_overlay(steps, setting),
+            lines=_overlay_lines(document, (*AXES, key, key_or_index), steps),
         )
-        for value_key, title, setting in items
+        for key_or_index, own_name, setting in items
     )
     return Axis(name=name, path=(*AXES, key), values=tuple(values))
 
 
 def _is_place(key: str, stated: JSON) -> bool:
-    """Return True if ``key`` is the place of one setting.
+    """Return True if an axis's ``key`` is the place of one setting.
 
-    Otherwise it only names the axis, and each of its values has settings by section.
+    Otherwise it only names the axis, and each value has settings by section. ``stated`` has the values: by name, or as a list.
     """
+    # Only a place has dots. Values in a list have no names, which those with settings by section need.
     return "." in key or not isinstance(stated, Mapping)
 
 
-def _nest(steps: tuple[str, ...], value: JSON) -> Mapping[str, JSON]:
+def _make_overlay(steps: tuple[str, ...], value: JSON) -> Mapping[str, JSON]:
     """Return the overlay that has ``value`` at the place ``steps``.
 
     Without a place the value is itself an overlay.
@@ -136,14 +137,15 @@ def _nest(steps: tuple[str, ...], value: JSON) -> Mapping[str, JSON]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _lines(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Mapping[KeyPath, int]:
+def _overlay_lines(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Mapping[KeyPath, int]:
     """Return the lines of a value's overlay, by place in the overlay.
 
-    ``path`` is the value's place in the file. In the overlay it stands at ``steps``, the place of its setting; () if it is the overlay.
+    ``path`` is the value's place in the file, ``steps`` its place in the overlay: () if it is itself the overlay.
     """
-    # The mappings around the value stand in the axis's key, not in lines of their own.
+    # `engine` and `engine.args` of an axis engine.args.dtype are no keys in the file: they get the value's line.
     above = {steps[:end]: document.line(path) for end in range(1, len(steps))}
-    return above | {(*steps, *place[len(path) :]): line for place, line in document.lines.items() if place[: len(path)] == path}
+    below = {place[len(path) :]: line for place, line in document.lines.items() if place[: len(path)] == path}
+    return above | {(*steps, *place): line for place, line in below.items()}
 
 
 def value_name(value: JSON) -> str:
@@ -224,16 +226,19 @@ def _check_overlay(document: YamlDocument, path: KeyPath, overlay: JSON) -> Iter
 
 
 def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
-    """Yield a problem for each empty, overlong or repeated value name."""
+    """Yield a problem for each empty, overlong or repeated value name.
+
+    A name is repeated if its label is, since labels make the ids of cells: ``2`` and ``seed-2`` have one label on the axis ``seed``.
+    """
     labels: set[str] = set()
+    expected = f"a name of 1 to {_LONGEST_NAME} characters"
     for index, value in enumerate(axis.values):
         # Values in a list stand at an index, others at their name.
         path: KeyPath = (*axis.path, index if (*axis.path, index) in document.lines else value.name)
-        if not value.name or len(value.name) > _LONGEST_NAME:
-            actual = (
-                f"a value whose name has {len(value.name)} characters" if value.name else "a value without letters or digits for its name"
-            )
-            yield validate.problem(document, path, actual, f"a name of 1 to {_LONGEST_NAME} characters", _NAME_THEM)
+        if not value.name:  # a value in a list is called by its letters and digits (value_name)
+            yield validate.problem(document, path, "a value without letters or digits for its name", expected, _NAME_THEM)
+        elif len(value.name) > _LONGEST_NAME:
+            yield validate.problem(document, path, f"a value whose name has {len(value.name)} characters", expected, _NAME_THEM)
         elif value.label in labels:
             yield validate.problem(document, path, f"a second value called {value.label}", "a different name for each value", _NAME_THEM)
         labels.add(value.label)
@@ -246,12 +251,13 @@ def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
     the file an axis may have settings of requests only (``_REQUEST``): with others all of its values would be the same server.
     """
     data: Any = document.data
-    attached = next(engines.list_addresses(data), None)
+    attached = next(engines.list_addresses(data), None)  # the place of an address
+    # A place begins with a section and a key in it: engine, body, seed.
     places = [place for value in axis.values for place in _leaves(value.overlay)]
     if any(place[1:] == ("url",) for place in places):
         hint = "judge servers that run already by a config each"
         yield validate.problem(document, axis.path, "the address of a server that runs already", "settings of servers started here", hint)
-    elif attached is not None and any(not set(place[1:2]) & set(_REQUEST) for place in places):
+    elif attached is not None and not all(len(place) > 1 and place[1] in _REQUEST for place in places):
         actual = f"settings of servers, and one that runs already at {validate.dotted_path(attached)}"
         yield validate.problem(document, axis.path, actual, f"{_join(_REQUEST)}, which requests have, or servers started here")
 
@@ -286,18 +292,20 @@ def lay_over(section: str, settings: JSON, overlay: JSON) -> JSON:
     """Return a section's settings with those of ``overlay`` laid over them.
 
     An overlay that is no mapping replaces them. Mappings are merged key by key, those inside of ``args`` too, flags in either spelling.
-    Null takes a setting out. In ``args`` of a section other than ``engine`` and ``scorer`` the null itself stays, since there it takes out
-    the engine's argument. In ``engine`` and ``scorer`` a program replaces the program, whichever key names it.
+    Null takes a setting out.
     """
     if not isinstance(overlay, Mapping):
         return overlay
     below: Mapping[str, JSON] = settings if isinstance(settings, Mapping) else {}
+    # An engine has one program: a new one replaces it, whichever key names it.
     result = engines.drop_program(below, overlay) if section in _ENGINES else dict(below)
     args = _parse_mapping(overlay.get("args"))
     # Arguments that are no mapping, such as null, are laid over like any other setting.
     result = _merge(result, {key: value for key, value in overlay.items() if key != "args" or args is None})
     if args is not None:
-        result["args"] = _merge(_parse_mapping(result.get("args")) or {}, args, flags=True, keep_null=section not in _ENGINES)
+        # Other sections' args are laid over the engine's later: a null has to stay there, to take out the engine's argument.
+        keep_null = section not in _ENGINES
+        result["args"] = _merge(_parse_mapping(result.get("args")) or {}, args, flags=True, keep_null=keep_null)
     return result
 
 
@@ -305,12 +313,13 @@ def _merge(settings: Mapping[str, JSON], overlay: Mapping[str, JSON], *, flags: 
     """Return ``settings`` with ``overlay`` merged into them.
 
     With ``flags`` the names are those of flags, the same with dashes or underscores: the spelling in ``settings`` stays. A null takes a
-    setting out; with ``keep_null`` it stays, but not inside of mappings.
+    setting out; with ``keep_null`` it replaces the setting.
     """
     merged = dict(settings)
     for key, value in overlay.items():
         spelling = next((name for name in settings if plain(name) == plain(key)), key) if flags else key
         if isinstance(value, Mapping):
+            # Without keep_null: a null is kept for whole arguments only, which it takes out of the engine's.
             merged[spelling] = _merge(_parse_mapping(settings.get(spelling)) or {}, value, flags=flags)
         elif value is None and not keep_null:
             merged.pop(spelling, None)
@@ -320,10 +329,7 @@ def _merge(settings: Mapping[str, JSON], overlay: Mapping[str, JSON], *, flags: 
 
 
 def _parse_mapping(value: JSON) -> Mapping[str, JSON] | None:
-    """Return a mapping, which may be in a string of JSON.
-
-    None for anything else.
-    """
+    """Return a mapping, which may be in a string of JSON; None for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -53,12 +53,12 @@ def find_problems(document: YamlDocument, axes: Sequence[Axis]) -> Iterator[Prob
         name_problems = tuple(_check_exclusion(document, index, exclusion, levels))
         yield from name_problems
         if not name_problems:
-            # With no allowed combination of its values, earlier exclusions have left all of them out.
-            if not _Allowed(levels, valid)(exclusion):
+            # Earlier exclusions must allow some combination with its values, or it leaves out nothing more.
+            if not _Exclusions(levels, valid).allow(exclusion):
                 place = (*_EXCLUDE, index)
                 yield validate.problem(document, place, "combinations that are left out already", "an exclusion of others", "remove it")
             valid.append(exclusion)
-    if not _Allowed(levels, valid)({}):  # {}: with any values
+    if not _Exclusions(levels, valid).allow({}):  # no value is required: any combination counts
         yield validate.problem(document, _EXCLUDE, "every combination left out", "at least one that stays")
     count = math.prod(map(len, levels.values()))
     data: Any = document.data
@@ -90,9 +90,9 @@ def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
     """
     data: Any = document.data
     levels = _levels(document, axes)
-    allowed = _Allowed(levels, _read_exclusions(document, levels))
+    exclusions = _Exclusions(levels, _read_exclusions(document, levels))
     is_pairwise = data["matrix"].get("cover") == "pairwise"
-    combinations = _cover_pairs(levels, allowed) if is_pairwise else _combine_all(levels, allowed)
+    combinations = _cover_pairs(levels, exclusions) if is_pairwise else _combine_all(levels, exclusions)
     baseline_axes = [axis.name for axis in axes if axis.changes_baseline]
     variant_axes = [VARIANT, *(axis.name for axis in axes if not axis.changes_baseline)]
 
@@ -102,20 +102,20 @@ def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
     return Matrix(axes=levels, groups=tuple(groups))
 
 
-def _combine_all(levels: Mapping[str, Sequence[str]], allowed: _Allowed) -> list[Mapping[str, str]]:
+def _combine_all(levels: Mapping[str, Sequence[str]], exclusions: _Exclusions) -> list[Mapping[str, str]]:
     """Return all allowed combinations, each a value by axis."""
     rows = (dict(zip(levels, values, strict=True)) for values in product(*levels.values()))
-    return [row for row in rows if allowed(row)]
+    return [row for row in rows if exclusions.allow(row)]
 
 
-def _cover_pairs(levels: Mapping[str, Sequence[str]], allowed: _Allowed) -> list[Mapping[str, str]]:
+def _cover_pairs(levels: Mapping[str, Sequence[str]], exclusions: _Exclusions) -> list[Mapping[str, str]]:
     """Return few combinations that have every allowed pair of values."""
 
     # `pairwise` numbers the values of an axis from 0.
     def name_values(indices: Mapping[str, int]) -> dict[str, str]:
         return {axis: levels[axis][index] for axis, index in indices.items()}
 
-    index_rows = pairwise({axis: len(values) for axis, values in levels.items()}, lambda indices: allowed(name_values(indices)))
+    index_rows = pairwise({axis: len(values) for axis, values in levels.items()}, lambda indices: exclusions.allow(name_values(indices)))
     return [name_values(indices) for indices in index_rows]
 
 
@@ -137,7 +137,7 @@ def _read_exclusions(document: YamlDocument, levels: Mapping[str, Sequence[str]]
     ]
 
 
-class _Allowed:
+class _Exclusions:
     """The exclusions as a test of whole and partial combinations."""
 
     def __init__(self, levels: Mapping[str, Sequence[str]], exclusions: Sequence[Exclusion]) -> None:
@@ -146,20 +146,21 @@ class _Allowed:
         self._levels = {axis: levels[axis] for axis in levels if any(axis in exclusion for exclusion in exclusions)}
         self._can_complete = cache(self._search)
 
-    def __call__(self, part: Mapping[str, str]) -> bool:
+    def allow(self, part: Mapping[str, str]) -> bool:
         """Return True if some allowed combination has the values of ``part``."""
         return self._can_complete(tuple((axis, part[axis]) for axis in self._levels if axis in part))
 
     def _search(self, items: tuple[tuple[str, str], ...]) -> bool:
         """Return True if values of the other axes can complete ``items``.
 
-        ``items`` are pairs of an axis and its value. No exclusion may leave the combination out. Only axes of exclusions are completed.
+        ``items`` are pairs of an axis and its value. No exclusion may leave the combination out. Only axes that some exclusion names
+        (``_levels``) are completed, one by one: the values of others make no difference.
         """
         part = dict(items)
         if any(all(part.get(axis) == value for axis, value in exclusion.items()) for exclusion in self._exclusions):
             return False
         axis = next((name for name in self._levels if name not in part), None)
-        return axis is None or any(self({**part, axis: value}) for value in self._levels[axis])
+        return axis is None or any(self.allow({**part, axis: value}) for value in self._levels[axis])
 
 
 def _sort_key(row: Mapping[str, str], levels: Mapping[str, Sequence[str]], axes: Sequence[str]) -> tuple[int, ...]:

@@ -154,9 +154,9 @@ class _Parser:
 
 
 def _yaml_value_name(text: str) -> str:
-    """Return the name of a value written as YAML.
+    """Return the name in a matrix of a value that ``text`` states as a config does.
 
-    So ``null`` and ``-1`` are read as no texts. Empty if ``text`` is no YAML.
+    An expression may have the value instead of the name: ``-1``, a number in YAML, for the name ``minus-1``. Empty if ``text`` is no YAML.
     """
     try:
         return value_name(yaml.load(text, "").data) if text else ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
 
-_SCHEMA = "prompt.schema.json"
+_LINE_SCHEMA = "prompt.schema.json"
 _EXAMPLE = '{"id": "refund-01", "messages": [{"role": "user", "content": "..."}]}'
 
 
@@ -99,17 +99,17 @@ def _parse_lines(path: Path, text: str) -> _Lines:
 
 
 def _line_problems(path: Path, number: int, data: JSON) -> Iterator[Problem]:
-    """Yield the problems of one line, those of the JSON Schema first.
+    """Yield the problems of one line, those of the line's own JSON Schema first.
 
     ``data`` is the value in the line, and ``number`` the line's number from 1.
     """
-    # The schema sees one line's value, without numbers of lines: what it takes for the file is the line.
     document = yaml.YamlDocument(data=data, source=str(path), lines={})
-    for problem in validate.problems(document, _SCHEMA):
+    for problem in validate.problems(document, _LINE_SCHEMA):
+        # `validate` takes this document of one line for the whole file.
         yield replace(problem, line=number, path="the line" if problem.path == "the file" else problem.path)
     if isinstance(data, Mapping):
         yield from _content_problems(path, number, data)
-        yield from _schema_problems(path, number, data)
+        yield from _answer_schema_problems(path, number, data)
 
 
 def _content_problems(path: Path, number: int, data: Mapping[str, JSON]) -> Iterator[Problem]:
@@ -126,10 +126,10 @@ def _content_problems(path: Path, number: int, data: Mapping[str, JSON]) -> Iter
         yield _problem(path, number, "schema", "a schema beside prompt", expected)
 
 
-def _schema_problems(path: Path, number: int, data: Mapping[str, JSON]) -> Iterator[Problem]:
-    """Yield the problem of ``schema`` if it is no JSON Schema.
+def _answer_schema_problems(path: Path, number: int, data: Mapping[str, JSON]) -> Iterator[Problem]:
+    """Yield the problem of a line's ``schema`` of answers if it is no JSON Schema.
 
-    A schema that is no mapping is left to the JSON Schema of the line.
+    One that is no mapping is left to ``_LINE_SCHEMA``.
     """
     schema = data.get("schema")
     if not isinstance(schema, dict):

@@ -115,8 +115,7 @@ def uses_port(name: str, *parts: JSON) -> bool:
 def problems(document: YamlDocument) -> Iterator[Problem]:
     """Yield the problems of ``stack`` and ``metrics_url`` that the JSON Schema cannot express.
 
-    Those of ``metrics_url`` come first. Those of ``stack`` are looked for only if each of its processes is a mapping with a name. Beside a
-    stack no arm may state a port, since free ones are chosen, and no engine, baseline or variant the address of a running server.
+    Those of ``metrics_url`` come first. Those of ``stack`` are looked for only if each of its processes is a mapping with a name.
     """
     data = document.data
     if not isinstance(data, Mapping):
@@ -131,44 +130,53 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
         yield from _check_process(document, (STACK, at), entry)
     yield from _check_roles(document, stack)
     yield from _check_placeholders(document, data, stack)
+    yield from _check_arms(document, data)
+
+
+def _check_arms(document: YamlDocument, data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each port and address that an arm states beside ``stack``.
+
+    The ports of a stack are free ones, chosen at its start. The address would be another server than the stack.
+    """
     for path, section in _arm_sections(data):
         if any(name.strip("-") == _PORT for name in engines.mapping_of(section.get("args"))):
             hint = "{port.NAME} is the number of each process in the words of the others"
             yield validate.problem(document, (*path, "args", _PORT), "a port beside `stack`", "none: free ports are chosen", hint)
     for path in engines.list_addresses(data):
-        if path[0] in _ADDRESSES:
+        if path[0] in _ADDRESSES:  # not of a draft model, which has a server of its own
             hint = "attach the server that is asked, with `metrics_url` for those that count; or start all here"
             yield validate.problem(document, path, "a server that runs already, beside `stack`", "processes that are started here", hint)
 
 
 def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield a problem for each ``metrics_url`` that cannot be meant.
+    """Yield a problem for each ``metrics_url`` in a wrong place.
 
     Such are addresses of counters beside a process with ``counted: true``, as only one of the two can say where they are read, and
     addresses for a server of one process that is started here, whose counters are read where requests go.
     """
     counted = [entry.get("name") for entry in stack if entry.get("counted")]
-    addressed = {path[:-1] for path in engines.list_addresses(data)}
-    for path, section in _arm_sections(data):
-        # Other than a stack, only a server that runs already may count elsewhere: its arm or the engine then has an address.
-        has_server_to_count = stack or path in addressed or ("engine",) in addressed or _is_engine_of_attached_arm(data, path)
-        if "metrics_url" in section and not has_server_to_count:
+    places = [(*path, "metrics_url") for path, section in _arm_sections(data) if "metrics_url" in section]
+    for place in places:
+        if not stack and not _is_of_running_server(data, place[:-1]):
             hint = "add the `url` that is asked; or leave it out, since counters are read where requests go"
-            place = (*path, "metrics_url")
             yield validate.problem(
                 document, place, "addresses of counters, and no `url` and no `stack`", "a server that runs already", hint
             )
-        if "metrics_url" in section and counted:
+        if counted:
             both = f"`metrics_url` beside `counted: true` of {counted[0]}"
-            yield validate.problem(document, (*path, "metrics_url"), both, "one of the two")
+            yield validate.problem(document, place, both, "one of the two")
 
 
-def _is_engine_of_attached_arm(data: Mapping[str, Any], path: KeyPath) -> bool:
-    """Return True if ``path`` is the engine's, and an arm has an address.
+def _is_of_running_server(data: Mapping[str, Any], path: KeyPath) -> bool:
+    """Return True if the settings at ``path`` are of a server that runs already.
 
-    The engine's ``metrics_url`` then holds for that arm's server.
+    ``path`` is the engine's, the baseline's or a variant's. An arm without an address has the engine's. The engine's settings hold for
+    every arm, so that the address of any arm will do.
     """
-    return path == ("engine",) and any(place[0] in {"baseline", "variants"} for place in engines.list_addresses(data))
+    addressed_sections = {place[:-1] for place in engines.list_addresses(data)} - {("draft",)}
+    if path == ("engine",):
+        return bool(addressed_sections)
+    return path in addressed_sections or ("engine",) in addressed_sections
 
 
 def _arm_sections(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
@@ -238,13 +246,14 @@ def _check_placeholders(document: YamlDocument, data: Mapping[str, Any], stack: 
     for path, text in texts:
         for match in _PLACEHOLDER.finditer(text):
             kind, name = match[1], match[2]  # of {port.proxy}: port and proxy
-            if kind == _PORT and name is not None and name not in names:
-                expected = f"one of {', '.join(names)}, or a name under `ports`"
-                yield validate.problem(document, path, f"the port {name!r}", expected, validate.nearest(name, names))
-            # A port has a name after the dot, and no other placeholder has one.
-            elif (kind == _PORT) is (name is None) or (name is None and match[0] not in _WORDS):
+            is_word_of_command = "command" in path and text == match[0]
+            if kind == _PORT and name is not None:
+                if name not in names:
+                    expected = f"one of {', '.join(names)}, or a name under `ports`"
+                    yield validate.problem(document, path, f"the port {name!r}", expected, validate.nearest(name, names))
+            elif match[0] not in _WORDS:
                 yield validate.problem(document, path, f"the placeholder {match[0]}", f"one of {', '.join(_WORDS)}")
-            elif match[0] == ARGS and not ("command" in path and text == ARGS):
+            elif match[0] == ARGS and not is_word_of_command:
                 yield validate.problem(document, path, f"{ARGS} inside of a text", f"{ARGS} as a word of its own in a command")
 
 
@@ -261,8 +270,5 @@ def _texts(value: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _words(value: object) -> list[str]:
-    """Return the texts of a list.
-
-    Empty for anything else, which the schema reports.
-    """
+    """Return the texts of a list; empty for anything else, which the schema reports."""
     return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []

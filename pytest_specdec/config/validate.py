@@ -61,10 +61,7 @@ def dotted_path(path: KeyPath) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint such as ``did you mean 'variants'?``.
-
-    Empty if no name is similar.
-    """
+    """Return a hint such as ``did you mean 'variants'?``; empty if no name is similar."""
     closest = _closest_name(name, names)
     return "" if closest is None else f"did you mean '{closest}'?"
 
@@ -165,10 +162,10 @@ def _problems_of_error(document: YamlDocument, error: _Error, intended: set[KeyP
         for name in error.validator_value:
             if name not in error.instance and (*path, name) not in intended:
                 yield problem(document, (*path, name), "nothing", "a value: it must be given")
-    # Texts by the schema's keyword, those about the name of a key apart.
+    # An error about the name of a key; the name is the instance. _NAMES and _WORDS make the texts, by the keyword that failed.
     elif "propertyNames" in error.absolute_schema_path:
         yield problem(document, (*path, str(error.instance)), *_NAMES[str(error.validator)](error))
-    # A value that is no mapping fails "not" besides its type: the type is reported.
+    # The keyword "not" stands for mappings. Any other value fails "type" too, and that error is the one to report.
     elif error.validator != "not" or isinstance(error.instance, Mapping):
         words = _WORDS[str(error.validator)](error)
         suggestion = _VARIABLES if isinstance(error.instance, str) and "${" in error.instance else words.suggestion

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHELL = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_}])[^}]*\}?")
 """A shell's ``${NAME:-default}`` and its like."""
-_PLACES = ("model", "executable", "venv", "image")
+_MODEL_AND_PROGRAM = ("model", "executable", "venv", "image")
 _NAMED = {("variants",), ("engines",), ("stack",)}
 """Sections of a config with several arms or processes, each under a name or a number."""
 _PRIVATE = frozenset({"headers", "body", "env", "command"})
@@ -66,11 +66,12 @@ def fill(config: Config, environ: Mapping[str, str]) -> Config:
     Those of API keys, headers, ``env``, ``environment`` and the steps under ``between`` stay until these are used. Raises
     ConfigError for the first variable that is not set, even if it is one of those.
     """
-    for error in find_unset(config.text, environ)[:1]:
-        raise error
+    if unset := find_unset(config.text, environ):
+        raise unset[0]
     return replace(
         config,
         engine=_expand_engine(config.engine, environ, "engine"),
+        # Its settings are those of `engine` with `engines.old` laid over; the place is for errors only.
         old=_expand_engine(config.old, environ, "engine") if config.old else None,
         scorer=_expand_engine(config.scorer, environ, "scorer") if config.scorer else None,
         variants=tuple(_expand_layer(variant, environ, ("variants", variant.name)) for variant in config.variants),
@@ -84,7 +85,7 @@ def fill(config: Config, environ: Mapping[str, str]) -> Config:
 
 
 def _expand_engine(engine: EngineSettings, environ: Mapping[str, str], name: str) -> EngineSettings:
-    places = {key: _expand_text(value, environ, name, key) for key in _PLACES if (value := getattr(engine, key)) is not None}
+    places = {key: _expand_text(value, environ, name, key) for key in _MODEL_AND_PROGRAM if (value := getattr(engine, key)) is not None}
     return replace(_expand_layer(engine, environ, (name,)), docker=_expand_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]  # all texts
 
 
@@ -178,9 +179,8 @@ def _look_up(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
 def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
     """Return the secrets to mask, of environment and config.
 
-    A variable's value is a secret if the name of the variable, or of the key it stands at, marks one. In headers, bodies,
-    commands and servers' environments every variable is a secret, since any of them may be a key there, unless the
-    config lists it under ``public`` or shows its value elsewhere.
+    They are the values of all environment variables with names such as ``HF_TOKEN``, and further values that the config's text takes from
+    the environment (:func:`_values_to_mask`).
     """
     return secrets.Secrets.of(environ, also=_values_to_mask(yaml.load(config, "config.yaml").data, environ))
 
@@ -245,19 +245,19 @@ def _key_paths(data: JSON, path: KeyPath) -> Iterator[KeyPath]:
 def _values_to_mask(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the values of a config's variables to be masked.
 
-    A value is masked if the variable's name, or the key at which it stands, marks a secret. So is the whole text at such a key that
-    joins variables and text. In a private section every value is masked, but not too short ones, paths in ``env``, those listed under
-    ``public``, and those shown in readable places of the config. Variables that are not set are left out.
+    These are secrets by the name of the variable or of the key at which it stands, and most values in private sections. Variables that are
+    not set are left out.
     """
     readable = {environ[name] for name in _public_names(data) if name in environ} | set(_readable_values(data, environ))
     for path, text in _plain_values(data, ()):
-        variable_names = [name for name in names(text) if name in environ]
-        yield from (environ[name] for name in variable_names if _marks_secret(path) or secrets.is_secret(name, variable=True))
+        set_names = [name for name in names(text) if name in environ]
+        yield from (environ[name] for name in set_names if _marks_secret(path) or secrets.is_secret(name, variable=True))
+        # In a private section any value may be a secret, unless it is in the open elsewhere, too short, or a path in `env`.
         if part := _private_part(path):
-            values = {environ[name] for name in variable_names} - readable
+            values = {environ[name] for name in set_names} - readable
             yield from (value for value in values if secrets.is_maskable(value) and not (part == "env" and value.startswith(_PATHS)))
-        # With every variable set, the text made of them is a secret too.
-        if _marks_secret(path) and len(variable_names) == len(names(text)):
+        # The whole text at a secret's key is a secret too. With an unset variable it cannot be filled in.
+        if _marks_secret(path) and len(set_names) == len(names(text)):
             yield str(expand(text, environ))
 
 
@@ -269,10 +269,12 @@ def _public_names(data: JSON) -> tuple[str, ...]:
 def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the texts shown by the config or a report, not to be masked.
 
-    These are texts without a variable, and the names of models, programs and images, filled in if all of their variables are set.
+    These are all texts without a variable, as every run keeps the config itself, and the names of models, programs and images. Such a name
+    is left out if a variable in it is not set: it has no value then.
     """
     for path, text in _plain_values(data, ()):
-        if path[-1] in _PLACES and _private_part(path) == "" and environ.keys() >= set(names(text)):
+        is_reported = path[-1] in _MODEL_AND_PROGRAM and not _private_part(path)
+        if is_reported and environ.keys() >= set(names(text)):
             yield str(expand(text, environ))
         elif not names(text):
             yield text
@@ -284,9 +286,13 @@ def _private_part(path: KeyPath) -> str:
     It is ``headers``, ``body`` or ``env`` of an arm, ``command`` or ``env`` of a process of a stack, and ``body`` or
     ``command`` of an event. Every variable in such a section is taken for a secret. Empty if the value stands elsewhere.
     """
-    # The step after between.NAME.INDEX, after variants.NAME and its like, or after engine and its like.
-    part = path[3:4] if path[:1] == ("between",) else path[2:3] if path[:1] in _NAMED else path[1:2]
-    return str(part[0]) if part and part[0] in _PRIVATE else ""
+    if path[:1] == ("between",):
+        path_inside = path[3:]  # after between.NAME.INDEX
+    elif path[:1] in _NAMED:
+        path_inside = path[2:]  # after variants.NAME and its like
+    else:
+        path_inside = path[1:]  # after engine and its like
+    return str(path_inside[0]) if path_inside and path_inside[0] in _PRIVATE else ""
 
 
 def _plain_values(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

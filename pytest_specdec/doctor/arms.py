@@ -22,7 +22,7 @@ from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config, Overlay, StackProcess, VariantSettings
     from pytest_specdec.engines.protocol import Command, Engine
@@ -63,9 +63,8 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     """Return the servers of a run.
 
     They are the baseline, every variant, and draft models that can be served alone. If the config has settings for
-    speed, the baseline with these comes second. An attached scorer comes last; a scorer that a run starts is left
-    out, since its engine may be another. If a variant is attached, draft models count only if the config gives them
-    an address. An arm of several processes is one server for each that runs the engine.
+    speed, the baseline with these comes second. An attached scorer comes last. A scorer that a run starts is left
+    out: its engine may be another than ``engine``. With a stack there is a server for each process that runs the engine.
 
     Raises EngineError for an unreadable setting.
     """
@@ -73,33 +72,43 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     speculative = tuple(
         _make_arm(config, environ, variant.name, ("variants", variant.name), variant, model=model) for variant in config.variants
     )
-    drafts = [draft for arm in speculative if (draft := engine.draft(arm.args))]
-    may_serve_drafts = config.draft.url or not any(arm.attached for arm in speculative)
-    models = dict.fromkeys(draft.model for draft in drafts if draft.kind is DraftKind.MODEL and draft.model) if may_serve_drafts else {}
-    draft_arms = (_make_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
+    draft_models = _draft_models(config, engine, speculative)
+    draft_arms = (_make_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in draft_models)
     scorer_arm = scorer(config, environ)
     attached_scorer = [scorer_arm] if scorer_arm and scorer_arm.attached else []
     baseline = _make_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model)
     baseline_for_speed = (
         () if config.speed is None else (_make_arm(config, environ, f"{BASELINE} for speed", ("speed",), config.speed, model=model),)
     )
-    engine_servers = (part for arm in (baseline, *baseline_for_speed, *speculative) for part in _split(config, engine, arm, environ))
+    engine_arms = (baseline, *baseline_for_speed, *speculative)
+    engine_servers = (server for arm in engine_arms for server in _split_stack(config, engine, arm, environ))
     return (*engine_servers, *draft_arms, *attached_scorer)
 
 
-def _split(config: Config, engine: Engine, arm: Arm, environ: Mapping[str, str]) -> Iterator[Arm]:
+def _draft_models(config: Config, engine: Engine, variants: Sequence[Arm]) -> Iterable[str]:
+    """Return the draft models of variants, each once, to be served alone."""
+    drafts = [draft for arm in variants if (draft := engine.draft(arm.args))]
+    # Beside attached variants no draft model is started; the config has to give the address of its server.
+    if any(arm.attached for arm in variants) and not config.draft.url:
+        return ()
+    return dict.fromkeys(draft.model for draft in drafts if draft.kind is DraftKind.MODEL and draft.model)
+
+
+def _split_stack(config: Config, engine: Engine, arm: Arm, environ: Mapping[str, str]) -> Iterator[Arm]:
     """Yield an arm for each process of a stack that runs the engine.
 
     Without a stack it is the arm itself. A process with a variable that is not set is left out, since another check reports that.
     """
     if not config.stack:
         yield arm
+        return
     setup = ServerSetup(model=arm.model, port=0, args=arm.args, env=arm.env, speculative=arm.speculative, secrets=Secrets())
     ports = dict.fromkeys(port_names(config.stack), 0)  # the real ones are chosen at boot
     commands = StackCommands(config=config, engine=engine, setup=setup, ports=ports, environ=environ)
     for at, process in enumerate(config.stack):
         if process.is_engine and are_variables_set(process, environ):
             own_setup = commands.process_setup(at, process)
+            # Where the config states the arguments of the process, which are laid over the arm's.
             paths: dict[str, KeyPath] = {plain(name): ("stack", at, "args", name) for name in process.args}
             name = f"{arm.name}, process {process.name}"
             yield replace(
@@ -155,26 +164,28 @@ def _attached_setup(
 ) -> ServerSetup | None:
     """Return the setup of an arm's attached server.
 
-    Returns None without an address. Its own settings, ``overlay``, come before the engine's. A draft model does not
-    inherit the engine's address, name of the model and counters, since it has a server of its own. Settings with a
+    Returns None without an address. Its own settings, ``overlay``, come before the engine's. Settings with a
     variable that is not set are left out, since another check reports them.
     """
-    # `attach` calls a draft model that the config does not name "draft": its server's only model is then meant.
-    is_unnamed_draft = is_draft and model == "draft"
-    url = overlay.url or (None if is_draft else config.engine.url)
+    # A draft model has a server of its own: the engine's address, name of the model and counters are not that server's.
+    engine_url, engine_name, engine_counters = (
+        (None, "", ()) if is_draft else (config.engine.url, config.engine.served_as, config.engine.metrics_url)
+    )
+    url = overlay.url or engine_url
     if url is None:
         return None
-    served_as = overlay.served_as or ("" if is_draft else config.engine.served_as) or ""
+    served_as = overlay.served_as or engine_name or ""
     key, headers = config.engine.api_key, {**config.engine.headers, **overlay.headers}
     return ServerSetup(
         model=model,
         port=0,
-        counted=sources(overlay.metrics_url or (() if is_draft else config.engine.metrics_url)),
+        counted=sources(overlay.metrics_url or engine_counters),
         api_key=str(expand(key, environ)) if key and environ.keys() >= set(names(key)) else None,
         headers={name: str(value) for name, value in _fill_variables(headers, environ).items()},
         body=_fill_variables({**config.engine.body, **overlay.body}, environ),
         served_as=_fill_text(served_as, environ),
-        any_model=is_unnamed_draft,
+        # The engine `attach` names a draft model "draft" if its config does not: the server's only model is then asked.
+        any_model=is_draft and model == "draft",
         attached=_fill_text(url, environ).rstrip("/").removesuffix("/v1"),
         secrets=variables.secrets_of(config.text, environ),
     )

@@ -61,18 +61,19 @@ def _check_counters(arm: Arm, config: Config, engine: Engine, setup: ServerSetup
     """Yield a check of each address of counters, which has to answer.
 
     ``setup`` is that of the arm's attached server. An address without a known path gives a warning. Counters that a
-    reading resets are not read; several addresses of such raise SetupError. Whether counters grow is seen only in a run.
+    reading resets are not read. Whether counters grow is seen only in a run.
     """
+    # A config that leaves the engine open gets that of the server, as far as one recognises it.
     recognised = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
     dialect = (recognised or engine).dialect(config, setup)
-    check_sources(setup, dialect)
-    for source, counting_setup, path in places(setup, dialect):
+    check_sources(setup, dialect)  # raises SetupError for several addresses of counters that a reading resets
+    for source, setup_of_source, path in places(setup, dialect):
         if path is None:
             line, remedy = f"{arm.name}: no path of counters is known for {source}", "write the path too: http://HOST:PORT/metrics"
             yield warn(_NAME, line, remedy=remedy)
         elif dialect.counters_drain:
             yield ok(_NAME, f"{arm.name}: counters at {source}, not read before a run: a reading resets them")
-        elif (reply := look(counting_setup, path, seconds=_LIMIT_S)).status != _OK:
+        elif (reply := look(setup_of_source, path, seconds=_LIMIT_S)).status != _OK:
             what, remedy = f"{arm.name}: no counters at {source}", "correct `metrics_url`, or switch the counters on"
             where, answer = _locate_metrics_url(config, arm.section), str(reply.status or reply.text)
             yield error_check(_NAME, SetupError(what, where=where, found=answer, expected="a page of counters", remedy=remedy))

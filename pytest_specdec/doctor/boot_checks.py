@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +66,7 @@ class _MachineChecks:
     """Checks of ports; another process may free a taken one."""
     free_memory: tuple[Check, ...] = ()
     """Checks of each device's free memory; other processes may free more."""
-    lasting: tuple[Check, ...] = ()
+    permanent: tuple[Check, ...] = ()
     """Checks of the number of devices and of the weights' size: no retry changes them."""
 
 
@@ -80,14 +79,14 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
     started = _servers_to_start(servers)
     if started:
         yield from engine_checks.checks(config, engine, started, pool)
-    yield from _check_scorer(config, pool)
+    yield from _check_scorer(config)
     yield from _check_without_program(config, engine, started)
 
 
-def _check_scorer(config: Config, pool: Executor) -> Iterator[Check]:
+def _check_scorer(config: Config) -> Iterator[Check]:
     """Yield the checks of a scorer that a run would start.
 
-    They are of its engine and its flags, renamed to ``scorer``; an unknown engine is a failed check. Yields nothing without a
+    They are of its flags, renamed to ``scorer``; an unknown or missing engine is a failed check. Yields nothing without a
     scorer, or for an attached one.
     """
     try:
@@ -96,7 +95,7 @@ def _check_scorer(config: Config, pool: Executor) -> Iterator[Check]:
         yield error_check(SCORER, error)
         return
     if servers:
-        yield from _rename_to_scorer(engine_checks.flags(servers.config, servers.engine, servers.arms, pool))
+        yield from _rename_to_scorer(engine_checks.flags(servers.config, servers.engine, servers.arms))
 
 
 def _servers_to_start(servers: Sequence[Arm]) -> list[Arm]:
@@ -129,12 +128,13 @@ def _rename_to_scorer(results: Iterable[Check]) -> Iterator[Check]:
 def _check_without_program(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
     """Yield the checks that need no program of the engine.
 
-    They are of a stack's other programs, models, ports, devices and memory.
+    They are of a stack's other programs, models, ports, free device memory, and what no retry changes: the number of devices, and
+    weights larger than a server's share of them.
     """
     yield from stack.checks(config, engine, os.environ)
     yield from _check_models(config, engine, servers)
     machine_checks = _check_machine(config, engine, servers)
-    yield from (*machine_checks.ports, *machine_checks.free_memory, *machine_checks.lasting)
+    yield from (*machine_checks.ports, *machine_checks.free_memory, *machine_checks.permanent)
 
 
 def _check_models(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
@@ -146,20 +146,21 @@ def _check_models(config: Config, engine: Engine, servers: Sequence[Arm]) -> Ite
 def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> _MachineChecks:
     """Return the checks of ports, devices and memory.
 
-    There are none without a server to start.
+    There are none without a server to start. In a stack, ``servers`` are its processes that run the engine.
     """
     if not servers:
         return _MachineChecks()
     # As the servers will have it: the config's variables replace those of this process.
     visible = {**os.environ, **config.engine.env}.get("CUDA_VISIBLE_DEVICES")
     devices = machine.select_visible(machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), visible)
-    footprint = _footprint(config, engine)
-    # In a stack each arm here is one process: its weights go into the share of that process alone.
-    weight_checks = memory.checks(config, engine, servers, devices, _footprint(replace(config, stack=()), engine))
+    footprint = _footprint(config, engine)  # of a stack: that of all its processes together
+    # The weights of one process go into its own share of the devices.
+    process_footprint = _footprint(replace(config, stack=()), engine)
+    weight_checks = memory.checks(config, engine, servers, devices, process_footprint)
     return _MachineChecks(
         ports=machine.ports(servers),
         free_memory=machine.free_memory(devices, footprint),
-        lasting=(*machine.device_count(devices, footprint), *weight_checks),
+        permanent=(*machine.device_count(devices, footprint), *weight_checks),
     )
 
 
@@ -185,17 +186,16 @@ def require(config: Config) -> None:
     """
     engine = engine_of(config.engine.kind)
     servers = _Servers(config=config, engine=engine, arms=tuple(_servers_to_start(arms(config, engine, os.environ))))
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        argument_checks = _check_arguments(servers, pool)
-        scorer_servers = _scorer_to_start(config)
-        scorer_checks = _check_arguments(scorer_servers, pool) if scorer_servers else _ParserChecks()
+    argument_checks = _check_arguments(servers)
+    scorer_servers = _scorer_to_start(config)
+    scorer_checks = _check_arguments(scorer_servers) if scorer_servers else _ParserChecks()
     machine_checks = _check_machine(config, engine, servers.arms)
     permanent_failures = _select_failed(
         *argument_checks.results,
         *stack.checks(config, engine, os.environ),
         *_rename_to_scorer(scorer_checks.results),
         *_check_models(config, engine, servers.arms),
-        *machine_checks.lasting,
+        *machine_checks.permanent,
     )
     temporary_failures = _select_failed(*machine_checks.ports, *_select_memory_failures(machine_checks.free_memory))
     if permanent_failures or temporary_failures:
@@ -204,17 +204,18 @@ def require(config: Config) -> None:
         path.touch()
 
 
-def _check_arguments(servers: _Servers, pool: Executor) -> _ParserChecks:
+def _check_arguments(servers: _Servers) -> _ParserChecks:
     """Check the servers' arguments with the engine's parser.
 
-    The parser is not asked if there is no server, or if it has accepted the same command lines before.
+    The parser is not asked if there is no server, or if a marker file shows that it has accepted the same command lines before. The
+    result is empty then: no failure, and no marker for the caller to make.
     """
     if not servers.arms:
         return _ParserChecks()
     marker = _accepted_marker(servers.config, servers.engine, servers.arms)
     if marker and marker.is_file():
         return _ParserChecks()
-    results = engine_checks.flags(servers.config, servers.engine, servers.arms, pool)
+    results = engine_checks.flags(servers.config, servers.engine, servers.arms)
     is_accepted = all(check.level is Level.OK for check in results)
     return _ParserChecks(results=results, marker=marker if is_accepted else None)
 

@@ -106,17 +106,18 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
     """Check the gates of the config and of this machine's baseline file.
 
     A baseline file has floors that earlier runs on a machine have measured. ``folder`` has these files, and ``environment`` describes this
-    machine. A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give warnings. A check
-    that counts the floors of this machine comes first. Without floors and warnings, one says that only the config's own floors apply.
+    machine. A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give warnings. Beside
+    the warnings a check counts the floors of this machine. Without both, one says that only the config's own gates apply.
     """
     try:
         baseline_file.check(folder, config.name)
         measured = baseline_file.gates(folder, config.name, environment)
-        notes = baseline_file.notes(folder, config.name, environment)
+        unusable_floors = baseline_file.notes(folder, config.name, environment)  # in words
     except SpecdecError as error:
         return (error_check("baselines", error),)
+    # Never empty: the config has a gate on the speedup, stated or by default.
     stated = ", ".join(f"{gate.figure} {gate.threshold}" for gate in config.gates if gate.threshold)
-    warnings = tuple(warn("baselines", note, remedy="measure here with --specdec-update-baselines") for note in notes)
+    warnings = tuple(warn("baselines", line, remedy="measure here with --specdec-update-baselines") for line in unusable_floors)
     if measured:
         path = baseline_file.path(folder, config.name, environment)
         return (ok("baselines", f"{len(measured)} of this machine in {path}, beside {stated}"), *warnings)

@@ -59,9 +59,9 @@ class Help:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> Iterator[Check]:
     """Yield the checks of the engine's program and of every arm's flags.
 
-    The program is asked for its version and its help at the same time, in ``pool``, since each may take half a minute.
-    An engine in an image is not asked, nor one that does not say how. If the engine or a model is missing, that is a failed
-    check, and flags are not checked.
+    ``arms`` has at least one. The program is asked for its version, in ``pool``, and for its help at the same time, since each may take
+    half a minute. An engine in an image is not asked, nor one that does not say how; a warning about its flags says so. If the engine
+    or a model is missing, that is a failed check, and flags are not checked.
     """
     try:
         commands = _commands_by_arm(config, engine, arms)
@@ -72,7 +72,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
     _, first_command = commands[0]
     program = None if config.engine.image else engine.program(first_command)
     version = pool.submit(probe.run, program.version, arms[0].env) if program else None
-    flag_results = flags(config, engine, arms, pool)
+    flag_results = flags(config, engine, arms)  # meanwhile
     if config.engine.image:
         yield _check_image(config.engine.image)
     elif program is None or version is None:
@@ -82,11 +82,11 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
     yield from flag_results
 
 
-def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> tuple[Check, ...]:
+def flags(config: Config, engine: Engine, arms: Sequence[Arm]) -> tuple[Check, ...]:
     """Check every arm's flags with the engine's parser.
 
-    There is one failed check if the engine is missing, and one warning if the engine is in an image or does not say
-    how its help is read.
+    ``arms`` has at least one. There is one failed check if the engine is missing, and one warning if the engine is in an
+    image or does not say how its help is read.
     """
     try:
         commands = _commands_by_arm(config, engine, arms)
@@ -94,12 +94,11 @@ def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -
         return (error_check("engine", error),)
     if config.engine.image:
         return (warn("flags", "not checked: the engine is in an image"),)
-    _, first_command = commands[0]
+    _, first_command = commands[0]  # any one: all arms run the same program
     program = engine.program(first_command)
     if program is None:
         return (warn("flags", f"not checked: the engine {engine.kind} does not say how its help is read"),)
-    parser_help = pool.submit(help_of, program, [argv for _, argv in commands], arms[0])
-    return flag_checks(config, commands, parser_help.result())
+    return flag_checks(config, commands, help_of(program, [argv for _, argv in commands], arms[0]))
 
 
 def _commands_by_arm(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
@@ -112,10 +111,7 @@ def _commands_by_arm(config: Config, engine: Engine, arms: Sequence[Arm]) -> lis
 
 
 def _check_image(name: str) -> Check:
-    """Check that the engine's image is on this machine.
-
-    A missing one gives a warning.
-    """
+    """Check that the engine's image is on this machine; a missing one gives a warning."""
     if probe.run(("docker", "image", "inspect", name), {}, _QUICK_S).exit_code == 0:
         return ok("engine", f"image {name}")
     return warn("engine", f"image {name} is not on this machine: the first boot pulls it", remedy=f"docker pull {name}")
@@ -137,19 +133,20 @@ def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> 
 def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) -> Help:
     """Return the flags in a program's help; without any if it cannot be read.
 
-    ``argvs`` are the commands of all arms; the program runs with the variables of ``arm``. A parser reads the arguments before its
-    help flag, so that one call with all arguments and the help flag checks their values and prints the help. If the parser reports an
-    error instead, this becomes the ``complaint``, and a second call without the arguments gets the help. If neither call lists flags, both
-    are made again with the other spelling of the help flag.
+    ``argvs`` are the commands of all arms; the program runs with the variables of ``arm``. Parsers differ in the spelling of the help
+    flag: if one lists no flags, the other is tried.
     """
     bare_result = None
     for spelling in _HELP:
+        # A parser reads the arguments before its help flag: this call checks their values, and prints the help if all are valid.
         full_result = probe.run((*program.help, *_join_arguments(argvs), spelling), arm.env)
         if full_result.exit_code == 0 and (flags := listed_flags(full_result.out)):
             return Help(flags=flags, abbreviates=program.abbreviates)
+        # Otherwise it has most likely ended with an error about a value; without the arguments it prints the help.
         bare_result = probe.run((*program.help, spelling), arm.env)
         if bare_result.exit_code == 0 and (flags := listed_flags(bare_result.out)):
-            complaint = "" if full_result.exit_code is None else full_result.last_words  # a parser not done in time complains of no value
+            ended_in_time = full_result.exit_code is not None
+            complaint = full_result.last_words if ended_in_time else ""
             return Help(flags=flags, complaint=complaint, abbreviates=program.abbreviates)
     return Help(complaint=bare_result.last_words if bare_result else "")
 
@@ -157,13 +154,14 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
 def _join_arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the flags of all arms as one command's arguments.
 
-    The model, the last word before the first arm's flags, comes first. A parser checks the value of every flag, also if
-    the same flag comes again.
+    So a single call of the parser, which is slow, checks all arms: it reads the value of every flag, also if the same flag
+    comes again. The model comes first. Program and subcommand are left out.
     """
-    # The program and its words before any flag, such as `vllm serve MODEL`.
+    # The words before any flag, such as `vllm serve MODEL`: the program, and a model as the last of any others.
     beginnings = [tuple(takewhile(lambda word: not word.startswith("--"), argv)) for argv in argvs]
     flags = (word for beginning, argv in zip(beginnings, argvs, strict=True) for word in argv[len(beginning) :])
-    return (*beginnings[0][1:][-1:], *flags)
+    words_after_program = beginnings[0][1:]  # the same for all arms
+    return (*words_after_program[-1:], *flags)
 
 
 def listed_flags(help_text: str) -> frozenset[str]:
@@ -171,9 +169,11 @@ def listed_flags(help_text: str) -> frozenset[str]:
 
     Flags that are only mentioned in the text about others are left out.
     """
+    # Lines that begin with a dash, little indented: `-m, --model NAME  the model to serve`.
     entries = (match[1] for line in help_text.splitlines() if (match := _ENTRY.match(line)))
-    # The words of the help begin after two spaces; after a comma they are padding before another name of the flag.
-    return frozenset(flag for entry in entries for flag in _FLAG.findall(re.split(r"(?<![, ]) {2,}", entry, maxsplit=1)[0]))
+    # The text begins after two spaces or more. Those after a comma are padding before another name of the flag.
+    names_of_entries = (re.split(r"(?<![, ]) {2,}", entry, maxsplit=1)[0] for entry in entries)
+    return frozenset(flag for flag_names in names_of_entries for flag in _FLAG.findall(flag_names))
 
 
 def flags_of(argv: Iterable[str]) -> Iterator[str]:
@@ -190,17 +190,19 @@ def flags_of(argv: Iterable[str]) -> Iterator[str]:
 def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], parser_help: Help) -> tuple[Check, ...]:
     """Check every arm's flags against the engine's help.
 
-    ``commands`` are the arms, each with its command line. An unknown flag is a failed check, one for all arms that have it from the
-    same line. The parser's error about a value is reported too, but not if it names an unknown flag. If all flags are known, one check
-    says so. Help that could not be read gives a warning.
+    ``commands`` are the arms, each with its command line. An unknown flag is a failed check. The parser's error about a value is
+    reported too, but not if it names an unknown flag. If all flags are known, one check says so. Help that could not be read gives a
+    warning.
     """
     if not parser_help.flags:
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {parser_help.complaint}"),)
     document = config.document()
     flags_with_arm = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
     unknown_with_arm = [(arm, flag) for arm, flag in flags_with_arm if not parser_help.knows(flag)]
+    # By its line of text: arms that have a flag from one place in the config share a check.
     remedies = {_describe_unknown(arm, flag, parser_help, document): _unknown_remedy(arm, flag) for arm, flag in unknown_with_arm}
     failures = [fail("flags", line, remedy=remedy) for line, remedy in remedies.items()]
+    # An error may spell flags with underscores; those of the commands have dashes (flags_of).
     complaint_flags = set(_FLAG.findall(parser_help.complaint.replace("_", "-")))
     if parser_help.complaint and complaint_flags.isdisjoint(flag for _, flag in unknown_with_arm):
         failures.append(fail("flags", parser_help.complaint, remedy="give the value that the engine's help asks for"))

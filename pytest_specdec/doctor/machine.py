@@ -186,9 +186,9 @@ def _is_held(path: Path) -> bool:
 
 
 def _last_holder(path: Path) -> str:
-    """Return the holder of a lock, in words.
+    """Return in words who holds a lock, as far as its file tells.
 
-    The file names the process that last held the lock alone. Without one, several processes share it.
+    A process that takes the lock alone writes itself into the file. Several that share the lock leave the file as it is.
     """
     holder = locks.describe_holder(path)
     return f"last held alone by {holder}" if holder else "shared"

@@ -45,10 +45,12 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequenc
     """Check the weights of every arm against device memory.
 
     The weights must fit into the share of memory that a server uses. They are taken as split evenly over its devices, so that the smallest
-    device here, times their number, is the limit. If all fit, one check says so. Returns () without a device, for an engine that uses none,
-    and for a server that may take any of them.
+    device here, times their number, is the limit. If all fit, one check says so. Returns () without a device, and for an engine that uses
+    none. ``footprint`` states what one server takes; its ``options`` are the arguments to change, for remedies.
     """
-    if not devices or footprint.device_share is None or not footprint.takes_first:
+    if not devices or footprint.device_share is None:
+        return ()
+    if not footprint.takes_first:  # it may take any of the devices: which room it has is unknown
         return ()
     room_gib = min(device.total_gib for device in devices) * footprint.device_share * footprint.devices
     arm_checks = [

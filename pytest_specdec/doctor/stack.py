@@ -47,11 +47,12 @@ def _check_program(config: Config, name: str, at: int, command: Command) -> Chec
 
     The command is that of the process ``name``, at index ``at`` in the config's stack.
     """
-    path, program = ("stack", at, "command"), command.argv[0] if command.argv else ""
-    executable = shutil.which(program, path={**os.environ, **command.env}.get("PATH"))
+    path, first_word = ("stack", at, "command"), command.argv[0] if command.argv else ""
+    executable = shutil.which(first_word, path={**os.environ, **command.env}.get("PATH"))
     if executable is not None:
         return ok(_NAME, f"{name}: {Path(executable)}")
-    line = f"{config.path}:{config.document().line(path)}  {dotted_path(path)}: found {program!r}, which cannot be executed here"
+    line = f"{config.path}:{config.document().line(path)}  {dotted_path(path)}: found {first_word!r}, which cannot be executed here"
+    # `{program}` in the remedy is meant literally: a placeholder for commands in the config.
     return fail(
         _NAME, line, "expected: a program on PATH, or its path", remedy="install it, or correct the first word; {program} is the engine's"
     )

@@ -85,21 +85,23 @@ class Arctic(Vllm):
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings of ``--speculative-config``; None without it.
 
-        vLLM's reading of them is corrected by three of the plugin's own keys. ``hard_disable_by_batch_size`` stops drafting.
-        ``suffix_speculative_tokens`` has the draft tokens of suffix decoding, 16 by default. ``enable_suffix_decoding`` mixes
-        those into the drafts of method ``arctic``, a head on the target: the kind is unknown then.
+        vLLM's reading of them is corrected by three of the plugin's own keys. ``hard_disable_by_batch_size`` is the number of
+        requests from which on none drafts. ``suffix_speculative_tokens`` is the number of draft tokens of method ``suffix``, 16 by
+        default. ``enable_suffix_decoding`` adds drafts of suffix decoding to those of method ``arctic``, a head on the target.
         """
         draft, setting = vllm.draft(args), vllm.speculative_setting(args)
         if draft is None:
             return None
-        # From this many requests on none drafts (the plugin's effective_draft_limit), so that the largest batch with drafts has one fewer.
-        draft = replace(draft, most_requests=max(0, integer_or_zero(setting.get(_NO_DRAFTS_FROM)) - 1))
+        no_drafts_from = integer_or_zero(setting.get(_NO_DRAFTS_FROM))  # the plugin's effective_draft_limit; 0: no limit
+        # The largest batch with drafts. 0 is no limit here too; a single request is never over one.
+        draft = replace(draft, most_requests=max(0, no_drafts_from - 1))
         if setting.get("method") == _SUFFIX:
             return replace(draft, tokens=integer_or_zero(setting.get("suffix_speculative_tokens")) or draft.tokens or _SUFFIX_TOKENS)
         if setting.get("method") != _METHOD:
             return draft
-        is_hybrid = setting.get("enable_suffix_decoding") is True
-        return replace(draft, kind=DraftKind.UNKNOWN if is_hybrid else DraftKind.HEAD, model=None)
+        is_mixed = setting.get("enable_suffix_decoding") is True
+        # No model: it is stated only for a draft model that could be served alone, and a head cannot.
+        return replace(draft, kind=DraftKind.UNKNOWN if is_mixed else DraftKind.HEAD, model=None)
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return vLLM's footprint, its devices multiplied by the plugin's sequence ranks.

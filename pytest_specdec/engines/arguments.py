@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def merge(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the layers laid over each other, later ones on top.
-
-    A null removes the argument.
-    """
+    """Return the layers laid over each other, later ones on top; a null removes the argument."""
     result: dict[str, JSON] = {}
     for layer in layers:
         result.update(layer)
@@ -87,7 +84,7 @@ def _flag_words(name: str, value: JSON) -> list[str]:
 def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
     """Yield every arm's arguments, the baseline's first, then each variant's.
 
-    The control has the baseline's. Those of each process of a stack come one after the other (:func:`process_args`).
+    An arm of a stack has several: those of each process that takes its arguments, one after the other.
     """
     return chain.from_iterable(process_args(config))
 
@@ -119,18 +116,24 @@ def device_footprint(config: Config, share: str, default: float, parallel: Seque
     """Return the largest device share and device count of all arms.
 
     ``share`` names the argument for the fraction of an accelerator's memory that a server takes, above 0 and at most 1;
-    an arm without it takes the engine's ``default``. The share counts as stated if an arm states the largest one.
-    ``parallel`` has a row for each kind of parallelism: all names of the argument for its number of ranks, which is 1 without
-    one. An arm takes as many accelerators as the product of these numbers.
+    an arm without such a number counts with the engine's ``default``. The share counts as stated if an arm states the largest one.
+    ``parallel`` has a row for each kind of parallelism: all names of the argument for its number of ranks.
     """
     arms = list(arm_args(config))
     stated_shares = [float(fraction) for args in arms if isinstance(fraction := args.get(share), int | float) and 0 < fraction <= 1]
-    # Fewer stated shares than arms: some arm takes the default.
-    largest_share = max((*stated_shares, *([default] if len(stated_shares) < len(arms) else ())))
-    devices = max(math.prod(max(1, *(whole_number(args.get(name)) for name in names)) for names in parallel) for args in arms)
+    some_arm_has_default = len(stated_shares) < len(arms)
+    largest_share = max([*stated_shares, default] if some_arm_has_default else stated_shares)
     return Footprint(
-        device_share=largest_share, share_stated=largest_share in stated_shares, devices=devices, options=f"{share} or {parallel[0][0]}"
+        device_share=largest_share,
+        share_stated=largest_share in stated_shares,
+        devices=max(math.prod(_count_ranks(args, names) for names in parallel) for args in arms),
+        options=f"{share} or {parallel[0][0]}",  # in remedies: what to lower
     )
+
+
+def _count_ranks(args: Mapping[str, JSON], names: Sequence[str]) -> int:
+    """Return the number of ranks that an argument called any of ``names`` states; 1 without it."""
+    return max(1, *(whole_number(args.get(name)) for name in names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

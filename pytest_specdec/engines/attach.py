@@ -105,7 +105,7 @@ class Attach:
         """Return the dialect of a server no engine recognises."""
         return AttachedDialect()
 
-    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+    def draft(self, args: Mapping[str, JSON]) -> Draft:
         """Return the drafting stated in ``args``, with defaults for the rest.
 
         The arguments are ``draft`` (its kind), ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all
@@ -116,13 +116,13 @@ class Attach:
         _refuse_unknown(by_flag)
         kind = _read_enum(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
         ngram_max = whole_number(by_flag.get("ngram-max"))
-        model = by_flag.get("draft-model")
-        # A draft model that the config does not name is called `draft`: its own server's only model is meant.
+        # "draft" in place of a name: the draft model is served alone too, and is the only one of its server.
+        model = by_flag.get("draft-model") or "draft"
         return Draft(
             kind=kind,
             tokens=whole_number(by_flag.get("draft-tokens")),
             sampling=_read_enum(DraftSampling, by_flag, "draft-sampling", DraftSampling.GREEDY),
-            model=str(model or "draft") if kind is DraftKind.MODEL else None,
+            model=str(model) if kind is DraftKind.MODEL else None,
             ngram_min=whole_number(by_flag.get("ngram-min")) or ngram_max,
             ngram_max=ngram_max,
         )

@@ -134,8 +134,10 @@ def command(
     """
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
     cache_folders = _cache_folders(settings, env, {**_HUB, **_COMPILED, **(caches or {})})
+    # Variables that name folders to be mounted, read-only.
     folder_variables = {variable: value for variable in _FOLDERS if (value := _configured_value(variable, env))}
     volumes = _volumes(config, cache_folders.values(), (*folders, *_existing_folders(folder_variables)))
+    # The server's variables come before those of this machine. A cache's variable has the folder that is mounted.
     environment = {**folder_variables, **env, **cache_folders}
     program = settings.entrypoint or entrypoint
     # An option `--env NAME` without a value takes it from the environment of `docker run`.
@@ -155,7 +157,7 @@ def command(
         kill=kill(name),
         running=running(name),
         container=name,
-        look=("docker", "exec", name, "sh", "-c", "ls -l /proc/[0-9]*/fd"),
+        look=("docker", "exec", name, "sh", "-c", "ls -l /proc/[0-9]*/fd"),  # open sockets show whose port it is
         secrets=secrets,
     )
 
@@ -176,9 +178,10 @@ def _volumes(config: Config, cache_folders: Iterable[str], folders: Sequence[str
 def _cache_folders(settings: DockerSettings, env: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
     """Return the caches' folders to mount, by the variable that names each.
 
-    ``env`` are the server's variables; ``places`` are the default folders under a home directory, by variable. A cache that
+    ``env`` are the server's variables; ``places`` are the programs' default folders under a home directory, by variable. A cache that
     lies in a volume of the config is left out, since that volume is mounted already.
     """
+    # The paths of the config's volumes in the container. A cache is at its host path there too, or at its default place.
     volume_targets = tuple(_volume_targets(settings))
     return {
         variable: host for variable, host in _cache_variables(env, places) if not _is_covered(host, places.get(variable), volume_targets)
@@ -229,16 +232,16 @@ def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Itera
     """Yield the cache variables with their folders on this machine.
 
     A folder is the variable's value in ``env``, else in our own environment, else a default below the user's cache folder.
-    ``places`` are the folders under a home directory that the programs use by default, by variable. The hub's cache is
-    the user's own. Files compiled in a container belong to the container's user, possibly root, and so get a folder of
-    this package's own. ``HF_HUB_CACHE`` is added if it is set.
+    ``places`` has by variable what its program uses by default under a home directory, such as ``.triton/cache``.
     """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for variable, place in places.items():
-        # The place without the words for a cache: `.cache/huggingface` becomes `huggingface`, and `.triton/cache` becomes `triton`.
-        parent = home if variable in _HUB else home / "pytest-specdec"
+        # Models of the hub go to the user's own cache. Files compiled in a container belong to its user, possibly root: they stay apart.
+        parent = user_cache if variable in _HUB else user_cache / "pytest-specdec"
+        # `.cache/huggingface` becomes `huggingface`, and `.triton/cache` becomes `triton`.
         name = place.removeprefix(".cache/").removesuffix("/cache").removeprefix(".")
         yield variable, str(Path(_configured_value(variable, env) or parent / name).expanduser())
+    # The models in the hub's cache lie below its folder unless this variable names another.
     if hub := _configured_value(_HUB_CACHE, env):
         yield _HUB_CACHE, str(Path(hub).expanduser())
 

@@ -35,7 +35,10 @@ def named_adapters(value: JSON, field: str) -> Adapters:
 
 
 def _read_name(entry: JSON) -> str:
-    """Return an adapter's name; empty for an entry in no known form."""
+    """Return an adapter's name; empty for an entry in no known form.
+
+    An entry is ``name=path``, an object (or its JSON text) with both, or a path alone: SGLang then takes the path for the name.
+    """
     fields = _read_object(entry)
     if fields:
         return next((str(fields[key]) for key in (*_NAMES, *_PATHS) if fields.get(key)), "")
@@ -76,18 +79,18 @@ def adapter_paths(value: JSON) -> list[str]:
 def resolve_paths(value: JSON, resolve: Callable[[str], str]) -> JSON:
     """Return an argument with the paths of its adapters resolved.
 
-    Objects become JSON texts, the form in which a command line takes them. A path alone that changes becomes ``name=path``, so that the
-    adapter keeps the name by which requests ask for it. A text gives a text, anything else a list.
+    ``value`` is the text of one adapter, which gives a text, or the adapters' entries, which give a list. Objects become JSON texts,
+    the form in which a command line takes them.
     """
-    words = [_resolve_entry(entry, resolve) for entry in entries(value)]
-    return words[0] if isinstance(value, str) else words
+    if isinstance(value, str):
+        return _resolve_entry(value, resolve)
+    return [_resolve_entry(entry, resolve) for entry in entries(value)]
 
 
 def _resolve_entry(entry: JSON, resolve: Callable[[str], str]) -> JSON:
     """Return one adapter's entry with its path resolved.
 
-    An object, or its JSON text, becomes JSON text. In ``name=path`` the name stays, and a path alone that changes gets its old text as
-    the name. An entry in no known form is returned unchanged.
+    An object, or its JSON text, becomes JSON text. An entry in no known form is returned unchanged.
     """
     fields = _read_object(entry)
     if fields:
@@ -96,4 +99,7 @@ def _resolve_entry(entry: JSON, resolve: Callable[[str], str]) -> JSON:
         return entry
     path = _read_path(entry)
     resolved_path = resolve(path)
-    return entry if resolved_path == path else f"{_read_name(entry)}={resolved_path}"
+    if resolved_path == path:
+        return entry
+    # The name stays, since requests ask for it: that of a path alone is the path as written.
+    return f"{_read_name(entry)}={resolved_path}"

@@ -76,8 +76,8 @@ class Adapting(Protocol):
     def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:
         """Return the adapters of a server with these arguments.
 
-        Each has the fields by which a request asks for it; a path in them is the one that the server was given. There are none without
-        the arguments that load them.
+        Each has the fields by which a request asks for it, such as ``lora_request``. A path in these fields is spelt as in the
+        server's command, already resolved. There are no adapters without the arguments that load them.
         """
 
 
@@ -124,16 +124,16 @@ class AnyEngine(Protocol):
 
 @runtime_checkable
 class ConfigTemplate(Protocol):
-    """An engine that writes the beginnings of its own configs.
+    """An engine that writes its own part of a new config.
 
     For any other, ``init`` writes the keys that all engines share.
     """
 
     def template(self, model: str | None, speculator: str | None) -> str:
-        """Return a commented YAML config, from ``engine`` and ``variants`` on.
+        """Return commented YAML with the sections ``engine`` and ``variants`` of a config.
 
-        Sections that it leaves out are added in the form that all engines share. ``speculator`` is a draft model, or a
-        drafting method that needs none. Raises EngineError if a model is needed and None is given.
+        It may have further sections; ``init`` adds those that are missing, as for any engine. ``model`` is the target. ``speculator``
+        is a draft model, or a drafting method that needs none. Raises EngineError if a model is needed and None is given.
         """
 
 

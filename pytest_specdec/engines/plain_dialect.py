@@ -115,9 +115,10 @@ class PlainDialect:
         return _refuse_scores()
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002 - as for scoring
-        """Return None: the OpenAI protocol alone has no such request.
+        """Return None: a plain server is not asked to continue prefixes.
 
-        It takes token ids as a prompt and lists tokens by id on some engines only, each in its own way.
+        A prefix is a prompt and the beginning of an answer, as token ids. To score its next token, a server has to take ids and to
+        list the ``top_tokens`` most probable tokens by id. Engines that can have dialects of their own.
         """
         return None
 

@@ -346,8 +346,9 @@ class ScoringDialect(Protocol):
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Return the distributions in the reply to a continuation request.
 
-        ``reply`` answers :meth:`continuations`'s request. Token i of ``token_ids`` came after prefix i in the scored
-        answer, and gets the distribution after that prefix. Raises RequestError if one is missing.
+        ``reply`` answers :meth:`continuations`'s request, which asked for ``top_tokens``. ``token_ids`` has a token for each
+        prefix: the next one in the scored answer. Position i holds the top tokens after prefix i, and the log-probability of
+        token i. Raises RequestError if one is missing.
         """
 
 

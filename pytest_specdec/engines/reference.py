@@ -85,13 +85,18 @@ class Reference:
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return the shipped config, with model and drafter replaced if given.
 
-        It names the kind ``reference`` and the models ``target`` and ``draft``. ``model`` and ``speculator``, the name of a draft
-        model, replace the last two.
+        It names the models ``target`` and ``draft``, which ``model`` and ``speculator``, the name of a draft model, replace. The
+        kind ``reference`` becomes that of the class, which may be a derived one.
         """
         # The comment above the first empty line is about the shipped config itself.
         text = (shipped.CONFIGS / "reference.yaml").read_text(encoding="utf-8").partition("\n\n")[2]
         replacements = {"reference": self.kind, "target": model, "draft": speculator}
-        return _NAMES.sub(lambda match: f"{match[1]}: {yaml.scalar(replacements[match[2]] or match[2])}", text)
+
+        def replace_name(match: re.Match[str]) -> str:
+            key, name = match.groups()  # such as `model` and `target`
+            return f"{key}: {yaml.scalar(replacements[name] or name)}"
+
+        return _NAMES.sub(replace_name, text)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings of ``--speculative-config``, with vLLM's keys."""
@@ -108,37 +113,32 @@ class Reference:
         each draft model's vocabulary with the target's. Packages are looked for in this process's interpreter, and so only if
         the config names no other.
         """
-        _find_python(config)
+        _find_python(config)  # raises without one, and for an image
         missing = [name for name in _NEEDS if find_spec(name) is None]
         if missing and not (config.engine.executable or config.engine.venv):
             what = "the reference engine is not installed"
             raise EngineError(what, found=f"no {', '.join(missing)}", remedy="pip install 'pytest-specdec[reference]'")
-        _find_checkpoint(config, config.engine.model, "engine.model")
+        target = _find_checkpoint(config, config.engine.model, "engine.model")
         for variant in config.variants:
             draft = self.draft(fill(config, variant, os.environ))
             if draft and draft.model:
                 where = f"variants.{variant.name}.args.speculative-config.model"
-                target = _find_checkpoint(config, config.engine.model, "engine.model")
                 checkpoint.require_same_vocabulary(_find_checkpoint(config, draft.model, where), target, where)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return the command ``python -m specdec_reference`` with a server's arguments.
 
-        Models and LoRA adapters are named by their paths. A speculating server reports the verify steps of every answer,
-        unless the config states otherwise.
+        Models and LoRA adapters are named by their paths. A server reports the cached tokens of every prompt, and a speculating
+        one the verify steps of every answer, unless the config states otherwise.
         """
 
         def resolve(model: str) -> str:
             return str(_find_checkpoint(config, model, "speculative-config.model"))
 
         stated = with_resolved_model(setup.args, resolve)
-        args: dict[str, JSON] = {
-            "host": HOST,
-            "enable-prompt-tokens-details": True,
-            **stated,
-            **{name: resolve_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA},
-            "port": setup.port,
-        }
+        adapters = {name: resolve_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA}
+        # The config may replace all but the port, at which the server is then looked for.
+        args: dict[str, JSON] = {"host": HOST, "enable-prompt-tokens-details": True, **stated, **adapters, "port": setup.port}
         if setup.speculative:
             args.setdefault(METRICS_FLAG, "detailed")
         model = str(_find_checkpoint(config, setup.model, "engine.model"))
@@ -163,12 +163,13 @@ class Reference:
     def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:  # noqa: ARG002 - every server has them
         """Return the events of every server, by name, with the requests that make each.
 
-        Most are vLLM's; saving and restoring a slot, one sequence of the cache, is llama.cpp's.
+        An event, such as a sleep, is done to a server between two requests. Saving and restoring a slot, a part of the cache, is
+        llama.cpp's event; the others are vLLM's.
         """
         return {
             EventName.PAUSE: vllm_events.PAUSE,
             EventName.RESET: vllm_events.RESET,
-            EventName.SLOT: slot_steps(1),
+            EventName.SLOT: slot_steps(1),  # all sequences share one slot here
             EventName.RELOAD: vllm_events.RELOAD,
             EventName.SLEEP_1: vllm_events.SLEEP_1,
             EventName.SLEEP_2: vllm_events.SLEEP_2,
@@ -187,9 +188,10 @@ class Reference:
         return "" if has_tiers else "needs offloaded blocks of the cache: state offload-blocks in the args"
 
     def why_no_thinking_budget(self, config: Config) -> str:
-        """Return the reason an arm does not reason; empty if all do.
+        """Return the reason no budget can limit an arm's reasoning; empty if one can.
 
-        A server reasons if its arguments state ``reasoning-end``.
+        A budget (``thinking_token_budget`` of a request) counts the tokens of an answer's reasoning. A server knows reasoning from
+        the rest only if its arguments state the token at its end, ``reasoning-end``.
         """
         reasons = all(args.get("reasoning-end") for args in arm_args(config))
         return "" if reasons else "needs a server that reasons: state reasoning-end in the args"
@@ -217,13 +219,18 @@ class Reference:
         """Return the way to score tokens, by the baseline's arguments.
 
         It is continuations, one-token completions of token ids, for a baseline started with ``--no-prompt-logprobs`` that still
-        takes ids. Any other gets prompt log-probabilities, also one that can be scored in neither way.
+        takes ids. Any other gets prompt log-probabilities. One that takes no ids either cannot be scored at all: that is found when
+        the running server is probed.
         """
         args = merge(config.engine.args, config.baseline.args)
-        # Both settings are on unless stated as false, or by their `no-` flag.
-        settings = ("prompt-logprobs", "token-prompts")
-        scores, takes_ids = (args.get(name) is not False and args.get(f"no-{name}") is not True for name in settings)
-        return ScoringRoute.CONTINUATIONS if takes_ids and not scores else ScoringRoute.PROMPT_LOGPROBS
+
+        def is_on(name: str) -> bool:
+            # On by default, and turned off by false or by its `no-` flag.
+            return args.get(name) is not False and args.get(f"no-{name}") is not True
+
+        if is_on("token-prompts") and not is_on("prompt-logprobs"):
+            return ScoringRoute.CONTINUATIONS
+        return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
         """Return True if no arm's arguments set ``numerics``.

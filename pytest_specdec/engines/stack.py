@@ -75,10 +75,10 @@ class StackCommands:
     def process_setup(self, at: int, process: StackProcess) -> ServerSetup:
         """Return the setup of ``process``, at index ``at`` in the config's stack.
 
-        Its arguments are laid over the arm's. Its variables are laid over the arm's too if the process takes the arm's
-        arguments (``takes_args``). It speculates if the arm does and its arguments have draft settings. Addresses of counters
-        are left out, since :meth:`asked_setup` has them all. Raises ConfigError for a variable that is not set, and EngineError
-        if an argument has ``{program}`` and the engine is missing.
+        Its arguments and variables are laid over the arm's. A process without ``takes_args``, such as a router, gets its own variables
+        alone; its command passes no arguments on. The process speculates if the arm does and its arguments have draft settings.
+        ``counted``, the places to read counters from, is empty: the setup of the whole server has it. Raises ConfigError for a
+        variable that is not set, and EngineError if an argument has ``{program}`` and the engine is missing.
         """
         filled = self._fill(process.args)
         args = merge(self.setup.args, filled if isinstance(filled, Mapping) else {})
@@ -93,8 +93,8 @@ class StackCommands:
         """Return the recipe of ``process``, at index ``at`` in the config's stack.
 
         The sign that it is ready is its ``ready`` in the config, or else, if it runs the engine, the engine's health path. In the
-        command of another program the word ``{args}`` stands for all arguments. Raises ConfigError for a variable that is not
-        set, and EngineError if the engine or a model is missing.
+        command of another program the word ``{args}`` stands for all arguments. ``is_asked`` marks the process that requests go to.
+        Raises ConfigError for a variable that is not set, and EngineError if the engine or a model is missing.
         """
         setup = self.process_setup(at, process)
         if process.is_engine:
@@ -107,6 +107,7 @@ class StackCommands:
             command=command,
             port=setup.port,
             ready=self._fill_text(process.ready) or health or "",
+            # A program that is not given its port cannot be waited for there: it counts as ready while it runs.
             listens=process.is_engine or stack.uses_port(process.name, process.command, process.args, process.env),
             is_engine=process.is_engine,
             is_asked=process.is_asked,
@@ -150,19 +151,18 @@ class StackCommands:
 def footprint(config: Config, engine: Engine, *, accelerated: bool) -> Footprint:
     """Return the memory and accelerators of one server with all its processes.
 
-    Every process with the arm's arguments takes what the engine estimates for one server; any other, such as a router, takes nothing. A
-    device's share grows with the processes on it: the fullest device counts, by the devices that processes name in their variables. If
-    none names any, all are taken to share the same devices. The server takes as many devices as its processes name together, and at least
-    as many as the engine estimates for one.
+    Every process with the arm's arguments is an engine, and takes what the engine estimates for one server. Any other, such as a router,
+    takes nothing. A process may name its devices in its variables. The share is that of the device with most engines on it; if no engine
+    names a device, all count as on the same ones. The number of devices is that of all names, and at least the engine's estimate.
     """
     process_footprint = engine.footprint(config, accelerated=accelerated)
     engine_processes = [process for process in config.stack if process.takes_args]
     memory_gib = None if process_footprint.memory_gib is None else max(1, len(engine_processes)) * process_footprint.memory_gib
-    devices = {device for process in config.stack for device in _named_devices(process)}
-    processes_by_device = Counter(device for process in engine_processes for device in _named_devices(process))
-    sharing = max(1, *processes_by_device.values()) if devices else max(1, len(engine_processes))
-    share = None if process_footprint.device_share is None else sharing * process_footprint.device_share
-    return replace(process_footprint, memory_gib=memory_gib, device_share=share, devices=max(process_footprint.devices, len(devices)))
+    all_names = {device for process in config.stack for device in _named_devices(process)}
+    engines_by_device = Counter(device for process in engine_processes for device in _named_devices(process))
+    most_engines = max(1, max(engines_by_device.values(), default=len(engine_processes)))
+    share = None if process_footprint.device_share is None else most_engines * process_footprint.device_share
+    return replace(process_footprint, memory_gib=memory_gib, device_share=share, devices=max(process_footprint.devices, len(all_names)))
 
 
 def _named_devices(process: StackProcess) -> frozenset[str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WHERE = "the log-probabilities of a one-token completion"
-_NAMELESS = -2
+_FIRST_WITHOUT_ID = -2
 """The first of the ids below 0 that stand for texts; -1 marks the lack of a top token."""
 
 
@@ -33,10 +33,10 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
     ``token_id`` is the emitted token, and ``text`` its text, if known. Of ``listed``, what a server listed at its place,
     the ``top_tokens`` most probable count: servers append the token that they drew, which would be there by chance.
 
-    Listed tokens without an id are told apart by their text alone. Those with the same text become one top token with
-    the sum of their probabilities. It gets the id ``token_id`` if its text is ``text``, else an id below 0, which
-    matches no token. The sum lacks tokens of that text beyond the list's end. The caller has to give every entry:
-    a JSON object with texts as its keys has already lost all but one token of a text.
+    A server may list tokens by text instead of id. Several tokens may have the same text: they become one top token with the
+    sum of the listed probabilities. Its id is ``token_id`` if its text is ``text``. Any other text gets a number below 0, which
+    is no token's id. The caller has to give every entry: a JSON object with texts as its keys has already lost all but one
+    token of a text.
 
     The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError if no
     listed token has a finite log-probability, or if one of the most probable has no id and ``text`` is None.
@@ -51,8 +51,8 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
         what = "the server names tokens by text alone"
         expected, remedy = "token ids, or a known text of the emitted token", "ask for token ids in the engine's dialect"
         raise RequestError(what, where=WHERE, found=repr(ranked[0].text), expected=expected, remedy=remedy)
-    merged = _merge_by_name(ranked)
-    ids = tuple(_top_token_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
+    merged = _merge_same_texts(ranked)
+    ids = tuple(_top_token_id(id_or_text, rank, token_id, text) for rank, (id_or_text, _) in enumerate(merged))
     logprobs = tuple(logprob for _, logprob in merged)
     return Position(
         token_id=token_id,
@@ -62,7 +62,7 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
     )
 
 
-def _merge_by_name(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
+def _merge_same_texts(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
     """Return ids and texts with their log-probabilities, most probable first.
 
     The probabilities of entries with the same text and no id are summed.
@@ -82,12 +82,14 @@ def _log_sum(first: float, second: float) -> float:
     return min(high + math.log1p(math.exp(low - high)), 0.0)
 
 
-def _top_token_id(name: int | str, place: int, token_id: int, text: str | None) -> int:
-    """Return the id of one of the merged top tokens.
+def _top_token_id(id_or_text: int | str, rank: int, token_id: int, text: str | None) -> int:
+    """Return the id of a listed token, or a number that stands for it.
 
-    ``name`` is its id, or its text without one. The text ``text`` gets ``token_id``, the emitted token's id; any other
-    text gets an id below 0, by its ``place`` in the list.
+    ``id_or_text`` is its id, or its text if the server gave no id. ``text`` is that of the emitted token, ``token_id``: a listed
+    token with the same text is taken for that one. Any other gets a number below 0 by its ``rank``: no token has it, and no other text.
     """
-    if isinstance(name, int):
-        return name
-    return token_id if name == text else _NAMELESS - place
+    if isinstance(id_or_text, int):
+        return id_or_text
+    if id_or_text == text:
+        return token_id
+    return _FIRST_WITHOUT_ID - rank

@@ -136,17 +136,20 @@ class TransformersDialect(PlainDialect):
         counts verify steps instead of tokens: its ids are certain only if they are as many as the request's token limit.
 
         If one is missing, it may be the end-of-sequence token, which is in no text. That is added if the checkpoint has one
-        such token only, and the answer can end by no other. At the token limit it is not added, since the answer may be cut
-        there and its text spelt by one token more than the tokenizer uses.
+        such token only, and nothing else can have ended the answer. At the token limit it is not added: the limit may have ended
+        the answer, and the model may have spelt its text by one token more than the tokenizer does.
         """
         ids = tokenizer.encode_answer("".join(map(_reply_text, replies)))
-        counts_steps = bool(self._drafting) and len(replies) > 1
-        expected_tokens = (_token_limit(request) if counts_steps else _counted_tokens(replies)) or 0
+        limit = _token_limit(request)
+        is_stream = len(replies) > 1
+        expected_tokens = (limit if is_stream and self._drafting else _counted_tokens(replies)) or 0
         missing_tokens = expected_tokens - len(ids)
-        may_be_eos = expected_tokens != _token_limit(request) and not _may_end_without_eos(request.body)
-        if missing_tokens == 1 and len(self._eos) == 1 and may_be_eos:
+        if missing_tokens == 0:
+            return ids
+        ends_by_eos = expected_tokens != limit and not _may_end_without_eos(request.body)
+        if missing_tokens == 1 and ends_by_eos and len(self._eos) == 1:
             return (*ids, *self._eos)
-        return ids if missing_tokens == 0 else None
+        return None
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
         """Return the prompt's ids by the checkpoint's tokenizer and template.
@@ -165,22 +168,27 @@ class TransformersDialect(PlainDialect):
     def _generation_settings(self, request: Request) -> dict[str, JSON]:
         """Return a request's sampling parameters under the library's names.
 
-        Temperature, top-p and top-k get neutral values if the body leaves them out, or none if the request asks for the server's own. A
-        greedy request gets ``do_sample`` false, without these three. A logit bias becomes a sequence bias. ``eos_token_id`` replaces the
-        checkpoint's own: it has those ids and the request's stop ids. With ``ignore_eos`` it has the stop ids alone, or an id of no token.
+        Temperature, top-p and top-k get neutral values if the body leaves them out, and none with ``server_defaults``, so that the server's
+        own show. A greedy request gets ``do_sample`` false, without these three. A logit bias becomes a sequence bias. ``eos_token_id``
+        replaces the checkpoint's own: it has those ids and the request's stop ids. With ``ignore_eos`` it has the stop ids alone, or an id
+        of no token.
         """
         body = request.body
         temperature = body.get("temperature", 1.0)
-        config: dict[str, JSON] = {} if request.server_defaults else {"do_sample": temperature != 0}
-        if temperature != 0 and not request.server_defaults:
-            top_k = body.get("top_k", 0)
-            config |= {"temperature": temperature, "top_p": 1.0, "top_k": 0 if top_k == -1 else top_k}
-        config |= {
-            library_name: body[name] for name, library_name in _RENAMED.items() if name in body and (name != "top_p" or temperature != 0)
-        }
+        is_greedy = temperature == 0
+        config: dict[str, JSON] = {}
+        if not request.server_defaults:
+            config["do_sample"] = not is_greedy
+            if not is_greedy:
+                top_k = body.get("top_k", 0)
+                config |= {"temperature": temperature, "top_p": 1.0, "top_k": 0 if top_k == -1 else top_k}
+        for name, library_name in _RENAMED.items():
+            if name in body and not (is_greedy and name == "top_p"):
+                config[library_name] = body[name]
+        ignores_eos = body.get("ignore_eos") is True
         stop_ids = body.get("stop_token_ids")
-        end_ids = [*(() if body.get("ignore_eos") is True else self._eos), *(stop_ids if isinstance(stop_ids, Sequence) else ())]
-        if end_ids or body.get("ignore_eos") is True:
+        end_ids = [*(() if ignores_eos else self._eos), *(stop_ids if isinstance(stop_ids, Sequence) else ())]
+        if end_ids or ignores_eos:
             config["eos_token_id"] = end_ids or _NO_TOKEN
         bias = body.get("logit_bias")
         if isinstance(bias, Mapping):
@@ -307,8 +315,9 @@ class Transformers:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings in ``args``; None without any.
 
-        The server drafts by early exit (the model's own first layers draft) or by prompt lookup; by early exit if both are
-        set. Numbers that the settings leave out are the library's own. Raises EngineError for a setting that no variant may set.
+        The server drafts by early exit or by prompt lookup; by early exit if both are set. With early exit the model's own first
+        layers draw the drafts, by the request's sampling parameters. Drafts that are looked up are not drawn. Numbers that the
+        settings leave out are the library's own. Raises EngineError for an unknown setting.
         """
         drafting = _read_drafting(args)
         if drafting.get(_EARLY_EXIT) is not None:
@@ -366,10 +375,12 @@ class Transformers:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the memory or the accelerator that one server takes.
 
-        The memory is the interpreter's and twice the weights, which may be stored in fewer bytes than they take. Unless ``device`` is the
-        CPU, a server takes an accelerator if there is one. Its share of that memory is unknown, so that all of it counts.
+        Servers take an accelerator if there is one, unless every arm's ``device`` is the CPU. Which one, and how much of its memory, is
+        unknown: it may be any of them, and all of it counts. On the CPU the memory is the interpreter's and twice the weights' files,
+        since weights stored in 16 bits may be loaded in 32.
         """
-        if accelerated and any(args.get("device") != "cpu" for args in arm_args(config)):
+        all_on_cpu = all(args.get("device") == "cpu" for args in arm_args(config))
+        if accelerated and not all_on_cpu:
             return Footprint(device_share=1.0, takes_first=False)
         weights = checkpoint.gib(checkpoint.folder(config, config.engine.model))
         return Footprint(memory_gib=None if weights is None else _PROCESS_GIB + 2 * weights)

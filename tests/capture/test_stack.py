@@ -194,6 +194,8 @@ def test_a_stack_takes_the_memory_and_devices_of_all_its_engines(config):
     apart = tuple(replace(one, env={"CUDA_VISIBLE_DEVICES": str(at)}) for at, one in enumerate(engines[:2]))
     both = footprint(replace(config, stack=apart), device, accelerated=True)
     assert (both.device_share, both.devices) == (0.4, 2)
+    unnamed = (*engines[:2], replace(engines[2], env={"CUDA_VISIBLE_DEVICES": "0"}))
+    assert footprint(replace(config, stack=unnamed), device, accelerated=True).device_share == pytest.approx(0.8)
     crowded = (*apart, replace(engines[0], name="c", env={"CUDA_VISIBLE_DEVICES": "1, 2"}))
     three = footprint(replace(config, stack=crowded), device, accelerated=True)
     assert (three.device_share, three.devices) == (pytest.approx(0.8), 3)

@@ -125,6 +125,7 @@ UNBOOTABLE = [
         '"three", expected the number',
     ),
     ("vllm", "{method: ngram, num_speculative_tokens: true}", ".speculative-config.num_speculative_tokens", "true, expected the number"),
+    ("vllm", "{method: [ngram]}", "", "no num_speculative_tokens, expected the number of draft tokens"),
     ("vllm", "{method: eagle3, model: d}", "", "no num_speculative_tokens, expected the number of draft tokens, a whole number above 0"),
 ]
 

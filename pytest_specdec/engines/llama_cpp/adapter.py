@@ -150,9 +150,11 @@ class LlamaCpp:
         args_by_name = drafters.by_long_names(setup.args)
         resolved_args = {name: config.resolve(str(value)) if name in _FILES else value for name, value in args_by_name.items()}
         resolved_args |= {name: _resolve_lora(name, args_by_name[name], config) for name in _LORA if name in args_by_name}
+        # The config may replace all but the port, by which the server is reached.
         args: dict[str, JSON] = {source: config.resolve(setup.model), "host": HOST, "metrics": True, **resolved_args, "port": setup.port}
         env = {**setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
         if config.engine.image:
+            # An argument may name several files, with commas between.
             paths = [path for value in args.values() if isinstance(value, str) for path in value.split(",") if path.startswith("/")]
             folders = sorted({str(Path(path).parent) for path in paths})
             return docker.command(
@@ -163,7 +165,9 @@ class LlamaCpp:
                 accelerator=_is_accelerated(args),
                 secrets=setup.secrets,
             )
-        return Command(argv=(_find_program(config), *flags(args)), env=env, scrubbed=("LLAMA_ARG_", _API_KEY), secrets=setup.secrets)
+        # Variables of our own environment that would set up the server too are taken out before `env` is added.
+        scrubbed = ("LLAMA_ARG_", _API_KEY)
+        return Command(argv=(_find_program(config), *flags(args)), env=env, scrubbed=scrubbed, secrets=setup.secrets)
 
     def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:
         """Return the events that every arm of the config serves."""
@@ -184,7 +188,8 @@ class LlamaCpp:
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines that print the version and the flags of ``llama-server``.
 
-        The version goes to the error stream, above a line about the compiler.
+        The caller adds the flag for help. The parser takes no abbreviated flags. The version goes to the error stream, above a line
+        about the compiler.
         """
         return EngineProgram(version=(argv[0], "--version"), help=(argv[0],), abbreviates=False, version_prefix="version:")
 
@@ -196,10 +201,11 @@ class LlamaCpp:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the machine's memory that a server takes, or all memory of its accelerators.
 
-        The machine's memory is that of the process, the target's file and the draft models' files of all arms; it is unknown (None)
-        if a file is missing. On an accelerator a server fills the memory that it finds, and spreads over all that it sees.
+        The machine's memory is that of the process, the target's file and the draft models' files of all arms, so that it is enough for
+        each; it is unknown (None) if a file is missing.
         """
         if accelerated and any(_is_accelerated(args) for args in _arm_args(config)):
+            # A server fills the memory that it finds, and spreads over all accelerators that it sees, not the first ones alone.
             return Footprint(device_share=1.0, takes_first=False, options="gpu-layers or device")
         names = {config.engine.model, *(str(name) for args in _arm_args(config) if (name := args.get(DRAFT_MODEL)))}
         sizes = [gguf.gib(Path(config.resolve(name))) for name in names]

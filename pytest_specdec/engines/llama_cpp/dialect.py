@@ -31,8 +31,8 @@ _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "m
 """The server's own values stand in for what a request leaves out: temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05."""
 _LAST_TOKENS = 64
 """``repeat_last_n`` of the server, unless its arguments or the model file give another: sent, so that they do not."""
-_TOKENS: Mapping[str, JSON] = {"verbose": True, "return_tokens": True}
-_WHOLE: Mapping[str, JSON] = {"logit_bias": [["a", 10_000.0]]}
+_ASK_FOR_IDS: Mapping[str, JSON] = {"verbose": True, "return_tokens": True}
+_BIAS_TOWARDS_A: Mapping[str, JSON] = {"logit_bias": [["a", 10_000.0]]}
 """Makes the server draw an ``a``, since a token that ends in the midst of a character comes without log-probabilities. They are those
 from before the bias."""
 _PREFIXES = 128
@@ -65,11 +65,12 @@ class LlamaCppDialect(PlainDialect):
         """Return the body with neutral values and fields for ids.
 
         Parameters that the request leaves out get neutral values, those that leave the distribution as it is, in place of the
-        server's own defaults, unless it has ``server_defaults``. The fields that ask for token ids are added. The repetition
-        penalty and structured fields get the server's own names.
+        server's own defaults, unless it has ``server_defaults``. Token ids are asked for. The repetition penalty and structured
+        fields get the server's own names.
         """
-        neutral = {} if request.server_defaults else {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS}
-        body = {**neutral, **super().sent(request, stream=stream), **_TOKENS}
+        # The length of the penalties' window is not neutral, but fixed: judges count as many tokens, by `penalty_window`.
+        defaults = {} if request.server_defaults else {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS}
+        body = {**defaults, **super().sent(request, stream=stream), **_ASK_FOR_IDS}
         if "repetition_penalty" in body:
             body["repeat_penalty"] = body.pop("repetition_penalty")
         return _rename_structured_fields(body)
@@ -140,12 +141,12 @@ class LlamaCppDialect(PlainDialect):
         """Return a request to continue each prefix by one token.
 
         Its reply lists the ``top_tokens`` most probable tokens after each prefix. A first token is never drafted, so that the list is
-        the target model's own. Which token is drawn does not matter: a bias towards ``a`` keeps it from ending within a character,
-        when the server lists nothing. If the number of slots is known, the requests take them in turn.
+        the target model's own. The drawn token is not used. If the number of slots is known, the requests take them in turn.
         """
         prompt = [list(prefix) for prefix in prefixes]
         slot_field = {"id_slot": next(self._turns) % self._slots} if self._slots else {}
-        fields: Mapping[str, JSON] = {**_NEUTRAL, **_WHOLE, "logprobs": top_tokens, "cache_prompt": True}
+        # With the bias the server draws an `a`: for a token that ends within a character it would list nothing.
+        fields: Mapping[str, JSON] = {**_NEUTRAL, **_BIAS_TOWARDS_A, "logprobs": top_tokens, "cache_prompt": True}
         return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **fields, **slot_field})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:

@@ -52,36 +52,38 @@ def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
     """
     by_name = by_long_names(args)
     names = [name for name in str(by_name.get(METHOD) or "").split(",") if name not in {"", "none"}]
-    return tuple(names) if names or by_name.get("spec-default") is not True else (_DEFAULT,)
+    if not names and by_name.get("spec-default") is True:
+        return (_DEFAULT,)
+    return tuple(names)
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
-    N-gram drafters are of unknown kind here: they take the latest match, or match whole n-grams only, or search a pool of all
-    requests. So an answer's own tokens do not determine their drafts; with prompt lookup in other engines they do.
-
-    Of several drafters any may draft at a step. ``tokens`` is then their longest draft. ``ngram_min`` is their shortest lookup, the
-    tokens in a row that have to occur again; it is 0 if one of them looks nothing up.
+    Of several drafters any may draft at a step. ``tokens`` is then their longest draft. ``ngram_min`` is the fewest tokens in a row
+    that have to occur again before anything is drafted; it is 0 if a drafter with a model is among them, which always drafts.
     """
     names, by_name = drafters(args), by_long_names(args)
     if not names:
         return None
     kind = _llama_cpp_draft_kind(names)
     model = by_name.get(DRAFT_MODEL)
+    all_look_up = all(name in _NGRAM_SETTINGS for name in names)
     return Draft(
         kind=kind,
         tokens=max(_draft_limit(name, by_name) for name in names),
         sampling=DraftSampling.PROBABILISTIC if by_name.get("spec-draft-sampling") == "probabilistic" else DraftSampling.GREEDY,
         model=str(model) if kind is DraftKind.MODEL and model else None,
-        ngram_min=min(_lookup_length(name, by_name) for name in names) if all(name in _NGRAM_SETTINGS for name in names) else 0,
+        ngram_min=min(_lookup_length(name, by_name) for name in names) if all_look_up else 0,
     )
 
 
 def _llama_cpp_draft_kind(names: tuple[str, ...]) -> DraftKind:
     """Return the kind of drafting of all drafters together.
 
-    It is MODEL for ``draft-simple`` alone, HEAD if all of them are heads, and UNKNOWN for n-grams and for mixtures.
+    It is MODEL for ``draft-simple`` alone, HEAD if all of them are heads, and UNKNOWN for n-grams and for mixtures. The kind NGRAM
+    is for drafts that follow from an answer's own tokens. Those of llama.cpp do not: its n-gram drafters take the latest match, or
+    match whole n-grams only, or search a pool of all requests.
     """
     if names == ("draft-simple",):
         return DraftKind.MODEL

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MODULE = ("-m", "sglang.launch_server")
 _LORA = "lora-paths"
 """The argument with the adapters of a server (``LoRAPathAction`` and ``check_lora_server_args``)."""
-_SIMULATED = "SGLANG_SIMULATE_"
+_SIMULATION_PREFIX = "SGLANG_SIMULATE_"
 """The beginning of variables that accept drafts by a stated rate, whatever the target's distribution."""
 _READY_SINCE = (0, 5, 20)
 """The first release with ``/ready``."""
@@ -135,10 +135,11 @@ class Sglang:
         if config.engine.image:
             docker.check(config)
 
-    def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - requests name no paths
-        """Return the adapters of ``lora-paths``, chosen by ``lora_path``.
+    def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - no path is resolved
+        """Return the adapters of ``lora-paths``, as requests choose them.
 
-        SGLang's own route ``/generate``, by which tokens are scored, has this field too.
+        A request has an adapter's name, not its path, in its field ``lora_path``. SGLang's own route ``/generate``, by which
+        tokens are scored, has this field too.
         """
         return named_adapters(args.get(_LORA), "lora_path")
 
@@ -151,14 +152,18 @@ class Sglang:
         return {"max-total-tokens": _PRESSED_TOKENS, "schedule-conservativeness": _CONSERVATIVENESS}
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return ``python -m sglang.launch_server --model-path MODEL …`` or its container."""
+        """Return ``python -m sglang.launch_server --model-path MODEL …`` or its container.
+
+        A container gets the folders of models and adapters that are paths of this machine.
+        """
         model = config.resolve(setup.model)
         args = _server_args(config, setup)
         argv = [*_MODULE, "--model-path", model, *flags(args)]
         if config.engine.image:
             folders = [name for name in (*self.models(model, args), *adapter_paths(args.get(_LORA))) if Path(name).is_absolute()]
             return docker.command(config, ["python3", *argv], env=setup.env, secrets=setup.secrets, folders=folders)
-        return Command(argv=(self._find_python(config), *argv), env=setup.env, scrubbed=(_SIMULATED,), secrets=setup.secrets)
+        # Variables of our own environment that simulate acceptance are not passed on.
+        return Command(argv=(self._find_python(config), *argv), env=setup.env, scrubbed=(_SIMULATION_PREFIX,), secrets=setup.secrets)
 
     def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:
         """Return the events that every arm of the config serves."""
@@ -259,7 +264,7 @@ def _refuse_simulation(config: Config) -> None:
         "baseline": config.baseline.env,
         **{f"variants.{variant.name}": variant.env for variant in config.variants},
     }
-    variables = [f"{where}.env.{name}" for where, env in env_by_place.items() for name in env if name.startswith(_SIMULATED)]
+    variables = [f"{where}.env.{name}" for where, env in env_by_place.items() for name in env if name.startswith(_SIMULATION_PREFIX)]
     if variables and not config.lossy:
         what = "a variable of SGLang accepts drafts whatever the target says"
         remedy = "take it out, or say `lossy: true`, and equivalence is reported without gating"

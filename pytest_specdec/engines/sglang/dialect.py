@@ -159,19 +159,22 @@ class SglangDialect(PlainDialect):
         )
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Return a request to ``/generate`` for one token at temperature 1, untruncated.
+        """Return a request to ``/generate`` to continue a prefix by one token.
 
         ``prefixes`` has one prefix, since ``prefixes_per_request`` is 1. The reply lists the ``top_tokens`` most probable tokens after it.
         """
+        # Temperature 1 leaves their probabilities as they are; start -1 lists nothing for the prefix's own tokens.
         return _generate_request(prefixes[0], top_tokens, temperature=1.0, start=-1)
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Return the distribution after the one prefix of the request.
 
-        It is the only list in ``meta_info.output_top_logprobs``. Raises RequestError without one.
+        ``token_ids`` has one token, the one after that prefix in the scored answer. The distribution is the only list in
+        ``meta_info.output_top_logprobs``, since one token was generated. Raises RequestError without one.
         """
-        top_entry = _last_entries(reply, "output_top_logprobs", 1)[0]
-        return (top_logprobs.position(token_ids[0], [_read_token(entry) for entry in _list_or_empty(top_entry)], top_tokens),)
+        (top_entry,) = _last_entries(reply, "output_top_logprobs", 1)
+        listed = [_read_token(entry) for entry in _list_or_empty(top_entry)]
+        return (top_logprobs.position(token_ids[0], listed, top_tokens),)
 
 
 def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
@@ -293,7 +296,7 @@ def _read_position(emitted_entry: JSON, top_entry: JSON, token_id: int, top_toke
     return Position(
         token_id=token_id,
         logprob=emitted.logprob,
-        top_ids=tuple(token.token_id for token in ranked if token.token_id is not None),
+        top_ids=tuple(token.token_id for token in ranked if token.token_id is not None),  # it never is: for the type checker
         top_logprobs=tuple(token.logprob for token in ranked),
     )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
 
-_RELEASE: Final = (EventStep(path="/release_memory_occupation"), EventStep(path="/resume_memory_occupation"))
+_RELEASE_AND_RESUME: Final = (EventStep(path="/release_memory_occupation"), EventStep(path="/resume_memory_occupation"))
 EVENTS_WITH: Final = "enable-memory-saver: true under `args` adds the release of memory"
 _SAVER: Final = "enable-memory-saver"
 _BACKUP: Final = "enable-weights-cpu-backup"
@@ -37,6 +37,6 @@ def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
     }
     if all(args.get(_SAVER) is True for args in arms):
         if all(args.get(_BACKUP) is True for args in arms):
-            served[EventName.SLEEP_1] = _RELEASE
-        served[EventName.SLEEP_2] = (*_RELEASE, reload)
+            served[EventName.SLEEP_1] = _RELEASE_AND_RESUME
+        served[EventName.SLEEP_2] = (*_RELEASE_AND_RESUME, reload)
     return served

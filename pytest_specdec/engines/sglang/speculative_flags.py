@@ -15,19 +15,14 @@ if TYPE_CHECKING:
 
 DRAFT_MODELS = ("speculative-draft-model-path", "speculative-draft-model")
 """The two names of the flag that names a draft model or a head."""
-_CHAINS = frozenset({"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"})
-"""Algorithms whose drafts the three flags of :func:`missing_speculative_flag` describe."""
+_STEPWISE = frozenset({"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"})
+"""Algorithms that draft step by step, as the three flags of :func:`missing_speculative_flag` say."""
 _NGRAM_WINDOW = 12
 """SGLang's own ``--speculative-num-draft-tokens`` for NGRAM."""
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
-    """Return the draft settings in the flags; None without an algorithm.
-
-    A draft model counts as unknown if it proposes several candidates per draft step (``speculative-eagle-topk``): its drafts are
-    then a tree, of which the model served alone would show one branch only. NGRAM is unknown too, since it drafts from a
-    trie over all requests, unlike prompt lookup.
-    """
+    """Return the draft settings in the flags; None without an algorithm."""
     by_flag = {plain(name): value for name, value in args.items()}
     method = str(by_flag.get("speculative-algorithm") or "").upper()
     if not method:
@@ -47,18 +42,19 @@ def missing_speculative_flag(args: Mapping[str, JSON]) -> str:
     """Return the missing one of three speculative flags; empty if none.
 
     They are ``speculative-num-steps``, ``speculative-eagle-topk`` and ``speculative-num-draft-tokens``. If they are
-    stated in part, the server dies at boot. All may be left out together, and the last one with a top-k of 1. Algorithms
-    that do not read these flags lack none.
+    stated in part, the server dies at boot. All may be left out together. With a top-k of 1, ``speculative-num-draft-tokens``
+    alone may be left out too. Algorithms that do not read these flags lack none.
     """
     by_flag = {plain(name): value for name, value in args.items() if value is not None}
-    if str(by_flag.get("speculative-algorithm")).upper() not in _CHAINS:
+    if str(by_flag.get("speculative-algorithm")).upper() not in _STEPWISE:
         return ""
-    steps, candidates, window = (f"speculative-{name}" for name in ("num-steps", "eagle-topk", "num-draft-tokens"))
-    if steps not in by_flag:
-        return steps if candidates in by_flag or window in by_flag else ""
-    if candidates not in by_flag:
-        return candidates
-    return window if window not in by_flag and whole_number(by_flag[candidates]) != 1 else ""
+    num_steps, top_k, draft_tokens = "speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"
+    if by_flag.keys().isdisjoint({num_steps, top_k, draft_tokens}):
+        return ""
+    for flag in (num_steps, top_k):
+        if flag not in by_flag:
+            return flag
+    return "" if draft_tokens in by_flag or whole_number(by_flag[top_k]) == 1 else draft_tokens
 
 
 def _sglang_draft_kind(method: str, candidates: int) -> DraftKind:
@@ -67,22 +63,27 @@ def _sglang_draft_kind(method: str, candidates: int) -> DraftKind:
     ``candidates`` is the number of tokens that the drafter keeps at each of its steps: with several the drafts are a tree.
     """
     if method == "STANDALONE":
+        # For the kind MODEL the drafter is served alone too, to see its drafts: of a tree that shows one branch.
         return DraftKind.MODEL if candidates == 1 else DraftKind.UNKNOWN
-    return DraftKind.UNKNOWN if method == "NGRAM" else DraftKind.HEAD
+    if method == "NGRAM":
+        # Unlike the kind NGRAM, prompt lookup in the request's own tokens, it drafts from a trie over all requests.
+        return DraftKind.UNKNOWN
+    return DraftKind.HEAD
 
 
 def _longest_draft(method: str, by_flag: Mapping[str, JSON]) -> int:
     """Return the most draft tokens one verify step can accept.
 
-    ``by_flag`` are the server's arguments. Algorithms that draft step by step accept at most a token per draft step. Otherwise
-    ``speculative-dspark-block-size`` counts draft tokens, or else ``speculative-num-draft-tokens`` or
-    ``speculative-dflash-block-size`` the tokens of a verify window: one more, the last one emitted before. Without any of
-    them, returns NGRAM's default, and 0 for any other method.
+    ``by_flag`` are the server's arguments. The first flag that is stated counts. Without any, returns NGRAM's default, and 0 for
+    any other method.
     """
     steps = whole_number(by_flag.get("speculative-num-steps"))
-    if method in _CHAINS and steps:
-        return steps
-    if block := whole_number(by_flag.get("speculative-dspark-block-size")):
-        return block
-    window = whole_number(by_flag.get("speculative-num-draft-tokens")) or whole_number(by_flag.get("speculative-dflash-block-size"))
-    return max(0, (window or (_NGRAM_WINDOW if method == "NGRAM" else 0)) - 1)
+    if method in _STEPWISE and steps:
+        return steps  # one token is accepted per draft step, also in a tree
+    if draft_tokens := whole_number(by_flag.get("speculative-dspark-block-size")):
+        return draft_tokens
+    # The other two flags count all tokens that a verify step checks: the draft, and the last emitted token before it.
+    checked_tokens = whole_number(by_flag.get("speculative-num-draft-tokens")) or whole_number(by_flag.get("speculative-dflash-block-size"))
+    if not checked_tokens and method == "NGRAM":
+        checked_tokens = _NGRAM_WINDOW
+    return max(0, checked_tokens - 1)

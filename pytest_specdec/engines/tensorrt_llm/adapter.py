@@ -143,11 +143,12 @@ class TensorRtLlm:
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
         """Return arguments for a small cache and for pausing requests.
 
-        The cache is for one sequence of at most 1024 tokens. The scheduler is set to start requests beyond that and to
-        pause them when the cache runs out. These arguments hold all ``extra_llm_api_options``: returns None if an arm has options
-        of its own, which would be lost, and for backends that count no paused requests.
+        With them concurrent requests are preempted, which TensorRT-LLM calls paused. The cache has room for one sequence of at most
+        1024 tokens, and the scheduler starts requests all the same. Returns None for backends that count no paused requests, and if
+        an arm has ``extra_llm_api_options`` of its own, which these arguments would replace.
         """
-        if any(map(options.names_options, (config.baseline.args, *(variant.args for variant in config.variants)))):
+        arm_layers = (config.baseline.args, *(variant.args for variant in config.variants))
+        if any(map(options.names_options, arm_layers)):
             return None
         return options.small_cache(config.engine.args)
 
@@ -190,11 +191,14 @@ class TensorRtLlm:
     def program(self, argv: Sequence[str]) -> EngineProgram | None:
         """Return the command lines that print the package's version and the flags of ``trtllm-serve``.
 
-        ``argv`` is the command of a server. Returns None without an interpreter in the folder of its program.
+        ``argv`` is the command of a server. Its parser takes no abbreviated flags. Returns None without an interpreter in the
+        folder of its program.
         """
         python = Path(argv[0]).with_name("python")
+        if not python.exists():
+            return None
         version = f"from importlib.metadata import version; print(version({_PACKAGE!r}))"
-        return EngineProgram(version=(str(python), "-c", version), help=(argv[0], "serve"), abbreviates=False) if python.exists() else None
+        return EngineProgram(version=(str(python), "-c", version), help=(argv[0], "serve"), abbreviates=False)
 
     def vocabulary(self, config: Config) -> int:
         """Return ``vocab_size`` in the config.json of the target's checkpoint.
@@ -208,7 +212,7 @@ class TensorRtLlm:
 
         The share is of the memory that the weights leave free: a second server on the device would find it taken. An arm
         that states no share takes the engine's default of 0.9; the share counts as stated if every arm states one. The number
-        of devices is the largest of all arms too.
+        of devices is the largest of all arms too. ``options`` says in messages how to change the share or that number.
         """
         arms = [{plain(name): value for name, value in args.items()} for _, args in _arms(config)]
         shares = [_stated_share(args) for args in arms]
@@ -278,8 +282,9 @@ def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
 def _refuse_options_file(where: str, args: Mapping[str, JSON]) -> None:
     """Raise EngineError if an arm names an options file itself.
 
-    ``where`` is the arm's place in the config. The argument ``config`` is the newer name of ``extra_llm_api_options``. A
-    server reads only one such file, and this package writes it.
+    ``where`` is the arm's place in the config. A server reads only one such file, and this package writes it from the mapping
+    ``extra_llm_api_options``. The flag of that name is called ``config`` too, and would name another file. Under the older
+    name a file is refused already, as it is no mapping.
     """
     name = next((name for name in args if plain(name) == "config"), None)
     if name is not None:

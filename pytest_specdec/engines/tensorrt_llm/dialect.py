@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 """Sent wherever a request leaves them out: one without a temperature has been decoded greedily under speculation."""
-_TEMPLATE = frozenset({"messages", "add_generation_prompt", "chat_template_kwargs"})
+_CONVERSATION = frozenset({"messages", "add_generation_prompt", "chat_template_kwargs"})
 """Fields of a conversation that are spent when its prompt is made."""
 _EITHER_ROUTE = frozenset(
     {
@@ -78,8 +78,8 @@ class TensorRtLlmDialect(PlainDialect):
         self._environ = environ
         self._completions_list_tokens = completions_list_tokens
         self._loaded_tokenizer: CheckpointTokenizer | None = None
-        self._prompts: dict[str, tuple[int, ...]] = {}
-        self.prefixes_per_request = _PREFIXES if completions_list_tokens else 1
+        self._ids_by_prompt: dict[str, tuple[int, ...]] = {}  # by Request.prompt_key, each made when it is first needed
+        self.prefixes_per_request = _PREFIXES if completions_list_tokens else 1  # the chat route takes one prompt
 
     @property
     def _tokenizer(self) -> CheckpointTokenizer | None:
@@ -152,13 +152,14 @@ class TensorRtLlmDialect(PlainDialect):
         """Return a request to continue each prefix by one token.
 
         The token is drawn at temperature 1 without truncation, and its reply lists the ``top_tokens`` most probable
-        tokens. Before 1.3 only the chat route lists tokens: one prefix is then sent as ``prompt_token_ids`` of a chat,
-        whose message is a placeholder. Returns None without the tokenizer, since tokens are listed by text alone.
+        tokens. Before 1.3 only the chat route lists tokens, of one prefix per request: it is sent as ``prompt_token_ids``
+        of a chat, whose message is a placeholder. Returns None without the tokenizer, since tokens are listed by text alone.
         """
         if self._tokenizer is None:
             return None
         if self._completions_list_tokens:
             prompts = [list(prefix) for prefix in prefixes]
+            # Completions alone have the field `detokenize`: their text is not needed.
             return ApiRequest(
                 path=COMPLETIONS, body={**_NEUTRAL, "prompt": prompts, "max_tokens": 1, "logprobs": top_tokens, "detokenize": False}
             )
@@ -184,27 +185,27 @@ class TensorRtLlmDialect(PlainDialect):
         tokenizer is not here, or if a chat has a field that only the chat route takes.
         """
         tokenizer = self._tokenizer
-        if tokenizer is None or (request.route is Route.CHAT and not request.body.keys() <= _TEMPLATE | _EITHER_ROUTE):
+        if tokenizer is None or (request.route is Route.CHAT and not request.body.keys() <= _CONVERSATION | _EITHER_ROUTE):
             return ()
         key = request.prompt_key
-        if key not in self._prompts:
-            self._prompts[key] = _make_prompt_ids(tokenizer, request)
-        return self._prompts[key]
+        if key not in self._ids_by_prompt:
+            self._ids_by_prompt[key] = _make_prompt_ids(tokenizer, request)
+        return self._ids_by_prompt[key]
 
     def _read_position(self, token_id: int, names_and_logprobs: Sequence[tuple[str, float]], top_tokens: int) -> Position:
         """Return the next-token distribution at the place of ``token_id``.
 
-        ``names_and_logprobs`` are the listed tokens, named by text, which several tokens of the vocabulary may share.
-        Raises RequestError if the distribution does not follow from the list.
+        ``names_and_logprobs`` are the listed tokens, named by text, which several tokens of the vocabulary may share. Raises
+        RequestError if the list may therefore lack the most probable token, or tokens with the text of ``token_id``.
         """
         tokenizer = self._tokenizer
         assert tokenizer is not None, "nothing is asked for without one"
-        # Best first; further entries are those that the server drew by chance.
+        # Best first; the server lists the token that it drew too, which is cut off if it is not among the best.
         ranked = sorted(names_and_logprobs, key=lambda pair: -pair[1])[:top_tokens]
-        listed = [_identify_token(tokenizer, name, logprob) for name, logprob in ranked]
         _refuse_list_without_best(ranked, top_tokens)
+        listed = [_identify_token(tokenizer, name, logprob) for name, logprob in ranked]
         name = tokenizer.name(token_id)
-        _refuse_ambiguous(name, ranked, len(tokenizer.find_ids(name)), top_tokens)
+        _refuse_incomplete_name(name, ranked, len(tokenizer.find_ids(name)), top_tokens)
         return top_logprobs.position(token_id, listed, top_tokens, text=name)
 
 
@@ -229,16 +230,18 @@ def _make_prompt_ids(tokenizer: CheckpointTokenizer, request: Request) -> tuple[
 def _completion_body(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]:
     """Return a completion's body with token ids as its prompt.
 
-    ``body`` may be that of a chat: its messages are left out, and its fields take the names of a completion. The answer
-    comes as ids too.
+    ``body`` may be that of a chat: its messages and what only its template reads are left out, and other fields take the names
+    of a completion. The answer comes as ids too.
     """
-    fields = {name: value for name, value in body.items() if name not in _TEMPLATE}
+    fields = {name: value for name, value in body.items() if name not in _CONVERSATION}
     if "max_completion_tokens" in fields:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
-    top_count = fields.pop("top_logprobs", 0)
+    chat_count = fields.pop("top_logprobs", 0)  # a chat has `logprobs` true beside it, a completion the number itself
     requested = fields.pop("logprobs", None)
     if requested is not None and requested is not False:
-        fields["logprobs"] = (top_count if requested is True else requested) or 1  # elsewhere 0 lists the emitted token alone, here nothing
+        list_count = chat_count if requested is True else requested
+        # In the OpenAI protocol 0 stands for the emitted token alone, here for no list: 1 is the least that has it.
+        fields["logprobs"] = list_count or 1
     return {**fields, "prompt": list(ids), "detokenize": False}
 
 
@@ -276,17 +279,18 @@ def _refuse_list_without_best(ranked: Sequence[tuple[str, float]], top_tokens: i
         _raise_ambiguous(f"{len(ranked)} names, which leave {missing_probability:.1%} of the probability", f"{top_tokens} names")
 
 
-def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], token_count: int, top_tokens: int) -> None:
-    """Raise RequestError if a listed name may be another token's.
+def _refuse_incomplete_name(name: str, ranked: Sequence[tuple[str, float]], token_count: int, top_tokens: int) -> None:
+    """Raise RequestError if the list may lack tokens of a listed name.
 
     ``name`` is the emitted token's text, and ``token_count`` the number of tokens in the vocabulary with that text.
-    ``ranked`` are listed names and log-probabilities, best first, of which ``top_tokens`` were requested. The name is
-    ambiguous if it is listed and its tokens that are not listed may have more than a thousandth of the probability together.
-    They have at most what is missing from the list, and each at most the least listed probability.
+    ``ranked`` are listed names and log-probabilities, best first, of which ``top_tokens`` were requested. Tokens of one name
+    count as one, with the sum of their probabilities. If some are not listed, the sum is too low. That is tolerated if they
+    cannot have more than a thousandth together.
     """
     listed_count = sum(listed_name == name for listed_name, _ in ranked)
-    if token_count < 2 or not listed_count:  # noqa: PLR2004 - one token of that name is the emitted one
+    if token_count < 2 or not listed_count:  # noqa: PLR2004 - a name of one token is complete, and one without an entry has no sum
         return
+    # Two bounds on their probability: what all listed tokens leave, and the most that each unlisted token can have.
     missing_probability = max(0.0, 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked))
     # In a full list no unlisted token has more than the last listed one; a shorter list may have lost any token of that name.
     most_of_one = math.exp(ranked[-1][1]) if len(ranked) >= top_tokens else 1.0

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 FLAG = "extra_llm_api_options"
 """The flag that names the file, from 1.0 on; later releases call it ``config`` as well."""
 _SETTING = "speculative_config"
-_MODEL, _MODEL_BEFORE = "speculative_model", "speculative_model_dir"
-_BOTH_SINCE = (1, 2)
-"""The first release that takes both names; the older one is the only name before."""
+_MODEL, _OLD_MODEL = "speculative_model", "speculative_model_dir"
+_MODEL_SINCE = (1, 2)
+"""The first release that takes the newer name of the draft model's field, beside the older one."""
 _STATISTICS_ON: Mapping[str, JSON] = {"enable_iter_perf_stats": True}
-_STATISTICS_LIMIT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
+_STATISTICS_KEPT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
 """For the counters, in both arms; by default only the last thousand iterations are stored until the next reading."""
 _TENSORRT_BACKENDS = frozenset({"tensorrt", "trt"})
 """Backends that count unasked, do not know the switch, and report no paused requests."""
 _HEADS = frozenset({"Eagle", "Eagle3", "MTP", "Medusa", "DFlash", "DSpark"})
 _LORA, _LORA_FOLDERS = "lora_config", "lora_dir"
-_PRESSED_TOKENS, _SPARE_TOKENS = 1024, 128
-_LONGEST = "max_seq_len"
+_MOST_TOKENS, _SPARE_TOKENS = 1024, 128
+_MAX_SEQ_LEN = "max_seq_len"
 _MODELS = frozenset({"DraftTarget", "Draft_Target"})
 
 
@@ -67,13 +67,13 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
     It has the config's options of the LLM API, those that turn the counters on, and the speculative setting with the field names of
     ``release``, its numbers (the newer names if it is empty, for unknown). ``resolve`` gives draft model and LoRA adapters their paths.
     """
-    # The TensorRT backends count without the switch, and do not know it.
+    # The counters are statistics of iterations. The TensorRT backends write them without the switch, and do not know it.
     switch = {} if args.get("backend") in _TENSORRT_BACKENDS else _STATISTICS_ON
-    options = {**_resolve_lora_folders(llm_api_options(args), resolve), **switch, **_STATISTICS_LIMIT}
+    options = {**_resolve_lora_folders(llm_api_options(args), resolve), **switch, **_STATISTICS_KEPT}
     setting = dict(speculative_setting(args))
-    if release and release < _BOTH_SINCE and _MODEL in setting:
-        setting[_MODEL_BEFORE] = setting.pop(_MODEL)
-    for name in (_MODEL, _MODEL_BEFORE):
+    if release and release < _MODEL_SINCE and _MODEL in setting:
+        setting[_OLD_MODEL] = setting.pop(_MODEL)
+    for name in (_MODEL, _OLD_MODEL):  # a config may have either
         if isinstance(setting.get(name), str):
             setting[name] = resolve(str(setting[name]))
     return yaml.safe_dump({**options, **({_SETTING: setting} if setting else {})}, sort_keys=False)
@@ -96,32 +96,34 @@ def _resolve_lora_folders(options: Mapping[str, JSON], resolve: Callable[[str], 
 
 def names_options(args: Mapping[str, JSON]) -> bool:
     """Return True if ``args`` hold options of the LLM API."""
-    return _written_name(args, FLAG) in args
+    return _spelling_in(args, FLAG) in args
 
 
 def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return arguments for a small cache, to lay over ``args``.
 
-    They shorten the longest sequence to at most 1024 tokens and the cache to 128 more. The scheduler's policy becomes
-    MAX_UTILIZATION, under which a started request is paused when the cache is full; by default no request starts before the
-    cache has room for all of it (CapacitySchedulerPolicy). Names are spelt as in ``args``, so that they take the place of those
-    there. Returns None for backends that do not report paused requests.
+    With them concurrent requests run out of cache, and some are paused. The longest sequence gets at most 1024 tokens, and the cache
+    128 more. The scheduler's policy becomes MAX_UTILIZATION, under which requests are paused when the cache is full; by default none
+    starts before the cache has room for all of it (CapacitySchedulerPolicy). Names are spelt as in ``args``, so that they take the
+    place of those there. Returns None for backends that do not report paused requests.
     """
     if args.get("backend") in _TENSORRT_BACKENDS:
         return None
     options = llm_api_options(args)
     cache, scheduler = ({**_read_mapping(options, name)} for name in ("kv_cache_config", "scheduler_config"))
-    longest_tokens = integer_or_zero(args.get(_written_name(args, _LONGEST))) or integer_or_zero(options.get(_LONGEST))
-    longest_tokens = min(longest_tokens or _PRESSED_TOKENS, _PRESSED_TOKENS)
+    # The longest sequence may be stated by a flag or among the options: here the flag alone states it.
+    flag = _spelling_in(args, _MAX_SEQ_LEN)
+    stated_tokens = integer_or_zero(args.get(flag)) or integer_or_zero(options.get(_MAX_SEQ_LEN))
+    longest_tokens = min(stated_tokens or _MOST_TOKENS, _MOST_TOKENS)
     small_options: dict[str, JSON] = {
-        **{name: value for name, value in options.items() if name != _LONGEST},
+        **{name: value for name, value in options.items() if name != _MAX_SEQ_LEN},
         "kv_cache_config": {**cache, "max_tokens": longest_tokens + _SPARE_TOKENS},
         "scheduler_config": {**scheduler, "capacity_scheduler_policy": "MAX_UTILIZATION"},
     }
-    return {_written_name(args, _LONGEST): longest_tokens, _written_name(args, FLAG): small_options}
+    return {flag: longest_tokens, _spelling_in(args, FLAG): small_options}
 
 
-def _written_name(args: Mapping[str, JSON], name: str) -> str:
+def _spelling_in(args: Mapping[str, JSON], name: str) -> str:
     """Return ``name`` as ``args`` spell it; unchanged if they lack it."""
     return next((key for key in args if plain(key) == plain(name)), name)
 
@@ -148,7 +150,7 @@ def _write(value: JSON) -> str:
 def drafter(args: Mapping[str, JSON]) -> str | None:
     """Return the draft model or head in ``args``; None without one."""
     setting = speculative_setting(args)
-    model = setting.get(_MODEL, setting.get(_MODEL_BEFORE))
+    model = setting.get(_MODEL, setting.get(_OLD_MODEL))
     return model if isinstance(model, str) else None
 
 

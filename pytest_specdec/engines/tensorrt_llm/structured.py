@@ -11,32 +11,33 @@ from pytest_specdec.model.grammar import GrammarKind
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
-_WHOLE = "structured_outputs"
-_FORMERLY = "guided_"
-FIELDS = frozenset({_WHOLE, *(f"{_FORMERLY}{kind}" for kind in GrammarKind)})
+_NEW_FIELD = "structured_outputs"
+_OLD_PREFIX = "guided_"
+FIELDS = frozenset({_NEW_FIELD, *(f"{_OLD_PREFIX}{kind}" for kind in GrammarKind)})
 _SPECIAL = re.compile(r"([\\.^$|?*+()\[\]{}])")
 
 
 def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with its structured field as ``response_format``.
 
-    The field says which answers are allowed, in vLLM's form: ``structured_outputs``, or an older ``guided_json`` and its like. A body with
-    a ``response_format`` keeps that, and only its schema moves. A field that has no translation stays, so that the server refuses it.
+    The field says which answers are allowed, in vLLM's form: ``structured_outputs``, or an older ``guided_json`` and its like. If the body
+    has a ``response_format`` already, that counts alone: its JSON Schema gets the form that every release takes. A field that has no
+    translation stays, so that the server refuses it.
     """
     response_format = body.get("response_format")
     if isinstance(response_format, Mapping):
-        return {**body, "response_format": _move_schema(response_format)}
+        return {**body, "response_format": _rewrite_schema(response_format)}
     for name in FIELDS & body.keys():
         value = body[name]
         # `guided_json: X` is `structured_outputs: {json: X}`.
-        structured_field = value if name == _WHOLE else {name.removeprefix(_FORMERLY): value}
+        structured_field = value if name == _NEW_FIELD else {name.removeprefix(_OLD_PREFIX): value}
         translation = _translate_field(structured_field) if isinstance(structured_field, Mapping) else None
         if translation is not None:
             return {**{key: field_value for key, field_value in body.items() if key != name}, "response_format": translation}
     return dict(body)
 
 
-def _move_schema(response_format: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def _rewrite_schema(response_format: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return a ``response_format`` with its JSON Schema under ``schema``.
 
     OpenAI's type ``json_schema`` becomes ``json``, since releases up to 1.1 know that one only. Any other format is

@@ -71,9 +71,9 @@ _PRESSED_TOKENS = 1024
 """The longest sequence of a server with a small cache, which vLLM wants room for."""
 _STORING_CONNECTORS = ("Offloading", "LMCache", "Mooncake", "SimpleCPU", "HF3FS")
 """Parts of the names of connectors that keep blocks; others pass them on to another server."""
-_COPIES = 1.5
+_MEMORY_FACTOR = 1.5
 """Weights in memory over weights on disk, roughly: a drafter and buffers included."""
-_BRIDGE = "draft_sample_method: greedy and use_heterogeneous_vocab: true, with which vLLM maps one vocabulary to the other"
+_MAPPING_SETTINGS = "draft_sample_method: greedy and use_heterogeneous_vocab: true, with which vLLM maps one vocabulary to the other"
 """``SpeculativeConfig`` of 0.32; other methods and draws refuse it."""
 _REMEDY = "pip install 'pytest-specdec[vllm]', or set engine.executable, engine.venv or engine.image"
 
@@ -120,19 +120,22 @@ class Vllm:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return the dialect of the server, chosen by its release.
 
-        Releases before 0.10.2 need another one, since their replies have no token ids, and so does 0.10.2, which knows grammars by other
-        names. An attached server's release is unknown and counts as current. The draft tokens per step are those of the server's arguments.
+        An attached server's release is unknown and counts as current. The draft tokens per step are those of the server's arguments.
         """
         speculation = draft(setup.args)
+        draft_tokens = speculation.tokens if speculation else 0
         release = "" if setup.attached else self._release(config)
-        id_dialect = GuidedDialect if releases.names_grammars(release) else VllmDialect
-        dialect_class = NamedTokensDialect if releases.names_tokens(release) else id_dialect
-        return dialect_class(speculation.tokens if speculation else 0)
+        if releases.names_tokens(release):  # before 0.10.2: replies have no ids, but tokens' names
+            return NamedTokensDialect(draft_tokens)
+        if releases.names_grammars(release):  # before 0.11: grammars come in fields of other names
+            return GuidedDialect(draft_tokens)
+        return VllmDialect(draft_tokens)
 
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return the config of a pair on one GPU.
 
-        It pins the settings that a release may change in one arm only.
+        It states the settings that vLLM may change by itself under speculation, so that both arms have the same. ``speculator`` is a
+        drafter's name or a method, ngram if it is None. Raises EngineError without ``model``.
         """
         return template.text(self.kind, model, speculator)
 
@@ -197,9 +200,10 @@ class Vllm:
         return "needs an offload of the cache: state kv-offloading-size, or a kv-transfer-config that stores blocks, in the args"
 
     def why_no_thinking_budget(self, config: Config) -> str:
-        """Return the reason an arm does not tell reasoning apart; empty if all do.
+        """Return the reason no budget can limit an arm's reasoning; empty if one can.
 
-        A server does if its arguments name a ``reasoning-parser``.
+        A budget (``thinking_token_budget`` of a request) counts the tokens of an answer's reasoning. A server knows reasoning from
+        the rest only if its arguments name a ``reasoning-parser``.
         """
         parses = all(args.get(_REASONING_PARSER) for args in arm_args(config))
         return "" if parses else f"needs a server that tells reasoning apart: state {_REASONING_PARSER} in the args"
@@ -207,7 +211,8 @@ class Vllm:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container.
 
-        The key is passed by a variable, so that no command line shows it.
+        The config's key is passed by a variable, so that no command line shows it. A container gets this machine's folders of models
+        and adapters, and vLLM's cache, which is kept for the next boot.
         """
         model = config.resolve(setup.model)
         args = self._server_args(config, setup)
@@ -224,6 +229,7 @@ class Vllm:
                 accelerator=not self._is_cpu_build(config),
                 secrets=setup.secrets,
             )
+        # A key in our own environment is not passed on: requests do not have it.
         return Command(argv=(self._find_program(config), "serve", *argv), env=env, scrubbed=(_API_KEY,), secrets=setup.secrets)
 
     def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:
@@ -253,15 +259,15 @@ class Vllm:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the arms' largest ``gpu-memory-utilization`` and number of devices.
 
-        Of a CPU build, and without an accelerator, it is the memory of weights, KV space and three processes, unknown if
-        the weights are not on this machine.
+        Of a CPU build, and without an accelerator, it is the memory of three processes, KV space, and 1.5 times the weights'
+        files, which allows for a drafter and buffers. It is unknown if the weights are not on this machine.
         """
         if accelerated and not self._is_cpu_build(config):
             return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL)
         weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
         kv_gib = config.engine.env.get("VLLM_CPU_KVCACHE_SPACE", _KV_GIB)
         is_known = weights is not None and str(kv_gib).isdecimal()
-        return Footprint(memory_gib=_PROCESSES_GIB + float(kv_gib) + _COPIES * (weights or 0.0) if is_known else None)
+        return Footprint(memory_gib=_PROCESSES_GIB + float(kv_gib) + _MEMORY_FACTOR * (weights or 0.0) if is_known else None)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every version serves them
         """Return prompt log-probabilities, which every release serves."""
@@ -278,36 +284,39 @@ class Vllm:
     def _check_vocabularies(self, config: Config) -> None:
         """Raise EngineError if a draft model's vocabulary differs in size.
 
-        It is compared with the target's. Variants are skipped if one of the two checkpoints is not on this machine, or
-        if ``use_heterogeneous_vocab`` makes vLLM map one vocabulary to the other.
+        It is compared with the target's, if both checkpoints are on this machine. Variants are skipped if
+        ``use_heterogeneous_vocab`` makes vLLM map one vocabulary to the other; the error's remedy names that setting.
         """
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
             args = fill(config, variant, os.environ)
             draft = self.draft(args)
-            if draft and draft.model and speculative_setting(args).get("use_heterogeneous_vocab") is not True:
+            is_mapped = speculative_setting(args).get("use_heterogeneous_vocab") is True
+            if draft and draft.model and not is_mapped:
                 where = f"variants.{variant.name}.args.speculative-config.model"
-                checkpoint.require_same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_BRIDGE)
+                checkpoint.require_same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_MAPPING_SETTINGS)
 
     def _server_args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
         """Return the server's arguments in the form of its release.
 
         Releases without token ids in replies get the flag that names tokens by id. A speculating server gets the flag
-        that makes it report verify steps, if its release has that flag. Releases before 0.8 get the values that their own
-        flags take. A draft model and LoRA adapters are named by their paths.
+        that makes it report verify steps, if its release has that flag and the config does not state it. A draft model and
+        LoRA adapters are named by their paths.
         """
         stated = with_resolved_model(setup.args, config.resolve)
-        modules = {name: resolve_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA}
-        args: dict[str, JSON] = {"host": HOST, **stated, **modules, "port": setup.port}
+        adapters = {name: resolve_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA}
+        args: dict[str, JSON] = {"host": HOST, **stated, **adapters, "port": setup.port}
         release = self._release(config)
         if releases.names_tokens(release):
             args.setdefault(releases.NAMED_TOKENS_FLAG, True)
         if releases.is_old(release):
             return releases.old_release_args(args, speculative=setup.speculative)
-        if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:
-            # An unknown release counts as a new one: an unknown flag is refused in clear words, and a config may leave it out.
-            args = args if any(plain(name) == METRICS_FLAG for name in args) else {**args, METRICS_FLAG: "detailed"}
-        # A config takes the flag out by null or false.
+        version = locate.numbers(release)
+        # An unknown release counts as a new one: an unknown flag is refused in clear words, and a config may leave it out.
+        has_metrics_flag = not version or version >= _METRICS_SINCE
+        if setup.speculative and has_metrics_flag and not any(plain(name) == METRICS_FLAG for name in args):
+            args[METRICS_FLAG] = "detailed"
+        # A config leaves the flag out by null or false, which are no values of it.
         return {name: value for name, value in args.items() if plain(name) != METRICS_FLAG or value not in (None, False)}
 
     def _find_program(self, config: Config) -> str:

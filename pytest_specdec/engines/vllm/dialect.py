@@ -61,7 +61,8 @@ def _parse_counters(text: str, namespace: str) -> SpecCounters | None:
         totals[name] = totals.get(name, 0) + value
         if name == "accepted_tokens_per_pos" and (match := _POSITION.search(labels)):
             positions[int(match[1])] = positions.get(int(match[1]), 0) + value
-    if "drafts" not in totals:  # before 0.9; and before 0.8 each total was added anew at every interval (engine/metrics.py)
+    # Before 0.9 verify steps are not counted; before 0.8 the other totals are wrong, added anew at every interval (engine/metrics.py).
+    if "drafts" not in totals:
         return None
     return SpecCounters(
         drafts=totals.get("drafts", 0),
@@ -93,8 +94,8 @@ def _parse_count(number: str) -> int:
 _UNPROCESSED: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """Parameters that change no distribution: log-probabilities after processing, which ``--logprobs-mode`` may ask for, are then those before
 it, and a checkpoint's own parameters do not apply."""
-_BY_ID = "token_id:"
-_BY_NAME = "return_tokens_as_token_ids"
+_ID_PREFIX = "token_id:"
+_NAMES_AS_IDS = "return_tokens_as_token_ids"
 _TOKENIZED = {"prompt", "messages", "tools", "chat_template_kwargs"}
 """Fields that ``/tokenize`` takes; special tokens and the beginning of the answer are added by default, as to a completion."""
 _ROUNDING = 1e-3
@@ -189,20 +190,22 @@ class VllmDialect(PlainDialect):
         return tuple(_read_position(entry, token, top_tokens) for entry, token in zip(scored_entries, token_ids, strict=True))
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Return a request for one token at temperature 1, untruncated.
+        """Return a request to continue a prefix by one token.
 
         ``prefixes`` has one prefix, since ``prefixes_per_request`` is 1. The reply lists the ``top_tokens`` most probable tokens
-        after it by id, before sampling parameters change them.
+        after it, named by id. Its sampling parameters change no probability.
         """
-        list_fields: Mapping[str, JSON] = {"logprobs": top_tokens, _BY_NAME: True}
+        list_fields: Mapping[str, JSON] = {"logprobs": top_tokens, _NAMES_AS_IDS: True}
         return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **list_fields})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Return the distribution after the one prefix of the request.
 
-        Raises RequestError if the reply lists no log-probabilities.
+        ``token_ids`` has one token, the one after that prefix in the scored answer. Raises RequestError if the reply lists no
+        log-probabilities.
         """
-        return (top_logprobs.position(token_ids[0], _read_listed_tokens(_first_choice(reply).get("logprobs")), top_tokens),)
+        listed = _read_listed_tokens(_first_choice(reply).get("logprobs"))
+        return (top_logprobs.position(token_ids[0], listed, top_tokens),)
 
 
 class GuidedDialect(VllmDialect):
@@ -230,7 +233,8 @@ class NamedTokensDialect(VllmDialect):
         default: JSON = True if request.route is Route.CHAT else 0
         requested = request.body.get("logprobs")
         logprobs = default if requested is None or requested is False else requested
-        return {**_guided_fields(request.body), "logprobs": logprobs, **(with_usage(request) if stream else {})}
+        stream_options = with_usage(request) if stream else {}
+        return {**_guided_fields(request.body), "logprobs": logprobs, **stream_options}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a reply with ``token_ids`` added to its choices.
@@ -250,7 +254,7 @@ class NamedTokensDialect(VllmDialect):
         request = super().continuations(prefixes, top_tokens)
         if request is None:
             return None
-        return replace(request, body={name: value for name, value in request.body.items() if name != _BY_NAME})
+        return replace(request, body={name: value for name, value in request.body.items() if name != _NAMES_AS_IDS})
 
 
 def _guided_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -312,8 +316,8 @@ def _read_listed_tokens(logprobs: JSON) -> list[ListedToken]:
 
 def _read_token(name: str, logprob: JSON) -> ListedToken:
     """Return a listed token, named ``token_id:N`` or by its text."""
-    id_text = name.removeprefix(_BY_ID)
-    is_id = name.startswith(_BY_ID) and id_text.isdecimal()
+    id_text = name.removeprefix(_ID_PREFIX)
+    is_id = name.startswith(_ID_PREFIX) and id_text.isdecimal()
     return ListedToken(logprob=_read_logprob(logprob), token_id=int(id_text) if is_id else None, text="" if is_id else name)
 
 

@@ -50,29 +50,36 @@ def _read_interval_line(fields: str, draft_tokens: int) -> SpecCounters | None:
     acceptance length, or without it from ``draft_tokens``, those of a step (0 if unknown). Returns None if it does not follow.
     """
     accepted, drafted, length = (re.search(pattern, fields) for pattern in (_ACCEPTED, _DRAFTED, _LENGTH))
-    if not accepted or not drafted or not (length or draft_tokens or drafted[1] == "0"):
+    if not accepted or not drafted:
         return None
+    accepted_tokens, drafted_tokens = int(accepted[1]), int(drafted[1])
     rates = tuple(map(float, match["rates"].split(", "))) if (match := _RATES.search(fields)) else ()
-    line = _Line(accepted=int(accepted[1]), drafted=int(drafted[1]), length=float(length[1]) if length else 1.0, rates=rates)
-    drafts = line.drafts if length else math.ceil(line.drafted / max(draft_tokens, 1))
+    if length:
+        drafts = _Line(accepted=accepted_tokens, drafted=drafted_tokens, length=float(length[1]), rates=rates).drafts
+    elif draft_tokens:
+        drafts = math.ceil(drafted_tokens / draft_tokens)
+    elif not drafted_tokens:
+        drafts = 0  # whatever a step would draft
+    else:
+        return None
     return SpecCounters(
         drafts=drafts,
-        draft_tokens=line.drafted,
-        accepted_tokens=line.accepted,
+        draft_tokens=drafted_tokens,
+        accepted_tokens=accepted_tokens,
         accepted_per_position=tuple(round(rate * drafts) for rate in rates),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """The figures of one line of 0.8 or later."""
+    """The figures of one line with a mean acceptance length."""
 
     accepted: int
     """Accepted draft tokens."""
     drafted: int
     """Draft tokens."""
     length: float
-    """Mean number of tokens that a verify step emitted, rounded to a hundredth; 1.0 if the line has none."""
+    """Mean number of tokens that a verify step emitted, rounded to a hundredth."""
     rates: tuple[float, ...]
     """By position in the draft, the part of verify steps that accepted it; empty if the line has none."""
 
@@ -80,42 +87,42 @@ class _Line:
     def drafts(self) -> int:
         """Number of verify steps, worked out from the line's figures.
 
-        The line does not give it, but only one number agrees with all figures, or nearly so.
-
-        If all drafts are equally long, it is the drafted tokens divided by the positions. If they differ in length,
-        as n-gram drafts do, it follows from the accepted tokens and the mean length, which is rounded to a hundredth.
-        Of the numbers that the rounding allows, the one is taken for which the rates come nearest to whole counts.
+        There is a rate for each position of the longest draft. If all drafts are that long, the number is the drafted tokens
+        divided by the number of rates. N-gram drafts differ in length: then the mean length allows some numbers, since it is
+        rounded, and the one is taken that agrees best with the rates.
         """
         if not self.drafted:
             return 0
         even_drafts, remainder = divmod(self.drafted, len(self.rates) or 1)
         if self.rates and not remainder and self._fits_length(even_drafts):
             return even_drafts
-        # Without an accepted token the length is 1, however many steps there were.
+        # Without an accepted token the mean length is 1 for any number, and decides nothing.
         if not self.accepted:
             return max(even_drafts, 1)
-        return min(self._possible_drafts(), key=self._rounding_error)
+        return min(self._possible_drafts(), key=self._mismatch_with_rates)
 
     def _fits_length(self, drafts: int) -> bool:
         """Return True if ``drafts`` agree with the mean acceptance length."""
         return abs(1 + self.accepted / drafts - self.length) <= _LENGTH_ROUNDING + 1e-9
 
     def _possible_drafts(self) -> range:
-        """Return the numbers of steps allowed by the rounded length.
+        """Return the numbers of verify steps allowed by the rounded length.
 
-        A step emits one token besides the accepted ones, so that the number of steps is accepted / (length - 1).
+        A step emits one token besides the accepted ones. So a step accepts ``length`` - 1 tokens on average, and the number of
+        steps is ``accepted`` divided by that.
         """
-        low = self.accepted / (self.length - 1 + _LENGTH_ROUNDING)
-        # A step has a draft token at least, so that there are at most as many steps as draft tokens.
-        high = self.accepted / max(self.length - 1 - _LENGTH_ROUNDING, self.accepted / self.drafted)
-        first = max(1, round(low))
-        return range(first, min(max(first, round(high)), first + _MOST_CANDIDATES) + 1)
+        most_per_step = self.length - 1 + _LENGTH_ROUNDING
+        # A step drafts a token at least: there are at most `drafted` steps, and at least accepted / drafted tokens in one.
+        least_per_step = max(self.length - 1 - _LENGTH_ROUNDING, self.accepted / self.drafted)
+        fewest = max(1, round(self.accepted / most_per_step))
+        most = max(fewest, round(self.accepted / least_per_step))
+        return range(fewest, min(most, fewest + _MOST_CANDIDATES) + 1)  # not more: the caller tries each of them
 
-    def _rounding_error(self, drafts: int) -> float:
-        """Return the mismatch of ``drafts`` verify steps with the rates.
+    def _mismatch_with_rates(self, drafts: int) -> float:
+        """Return how badly a possible number of verify steps, ``drafts``, fits the rates.
 
-        Each rate times ``drafts`` is the count of accepted tokens at a position. The counts should be whole numbers that
-        add up to all accepted tokens; deviations from both are added up, in tokens.
+        Each rate times ``drafts`` is the count of accepted tokens at a position. For the true number the counts are nearly
+        whole and add up to all accepted tokens. Deviations from both are added up, in tokens.
         """
         counts = [rate * drafts for rate in self.rates]
         return abs(sum(map(round, counts)) - self.accepted) + sum(abs(count - round(count)) for count in counts)

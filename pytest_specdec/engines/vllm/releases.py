@@ -33,7 +33,7 @@ _REMOVED = {"medusa": (0, 33), "mlp_speculator": (0, 33)}
 """The first release without a method."""
 _LISTED = (0, 33)
 """The newest release whose methods are known, all of them."""
-_KEYS_OF = frozenset({(0, 32), (0, 33)})
+_RELEASES_OF_KEYS = frozenset({(0, 32), (0, 33)})
 _KEYS = frozenset(
     {
         *(
@@ -53,7 +53,7 @@ _KEYS = frozenset(
         *("tensor_parallel_size", "use_heterogeneous_vocab", "use_local_argmax_reduction", "xpress_topc"),
     }
 )
-"""Fields of ``SpeculativeConfig`` in the releases ``_KEYS_OF``: the parser takes any mapping, and the server dies of another key."""
+"""Fields of ``SpeculativeConfig`` in all ``_RELEASES_OF_KEYS``: the parser takes any mapping, and the server dies of another key."""
 _NEW_FLAGS = (0, 8)
 """``--speculative-config`` came with 0.8."""
 _OLD_FLAGS_END = (0, 8, 3)
@@ -63,8 +63,8 @@ _TOKEN_IDS = (0, 10, 2)
 _STRUCTURED = (0, 11)
 """The first release that takes ``structured_outputs`` in a request."""
 NAMED_TOKENS_FLAG = "return-tokens-as-token-ids"
-_LOGPROBS = "disable-logprobs-during-spec-decoding"
-_TAKES_A_WORD = frozenset({_LOGPROBS, "enable-chunked-prefill", "multi-step-stream-outputs"})
+_DISABLE_LOGPROBS = "disable-logprobs-during-spec-decoding"
+_TAKES_A_WORD = frozenset({_DISABLE_LOGPROBS, "enable-chunked-prefill", "multi-step-stream-outputs"})
 """Flags before 0.8 that take true and false as a value."""
 
 
@@ -85,9 +85,10 @@ def names_tokens(release: str) -> bool:
 
 
 def names_grammars(release: str) -> bool:
-    """Return True if a release takes grammars in ``guided_*`` fields alone.
+    """Return True if a release has a field for each kind of grammar.
 
-    Those are the releases before 0.11, which leave ``structured_outputs`` unread. An unknown release counts as new.
+    In requests to releases before 0.11, ``guided_json``, ``guided_regex`` and their like constrain an answer. Later ones take a single
+    field, ``structured_outputs``, which the older ones ignore. An unknown release counts as new.
     """
     return () < locate.numbers(release) < _STRUCTURED
 
@@ -129,11 +130,13 @@ def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: st
 def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
     """Raise EngineError for an unknown key of the speculative setting.
 
-    Only releases whose keys are known are checked. vLLM's parser takes any key, and the server then dies. ``version`` has the numbers of
-    ``release``, and ``where`` is the place of the variant's arguments in the config.
+    Only the releases that have the keys ``_KEYS`` are checked. vLLM's parser takes any key, and the server then dies. ``version`` has the
+    numbers of ``release``, and ``where`` is the place of the variant's arguments in the config.
     """
+    if version[:2] not in _RELEASES_OF_KEYS:
+        return
     unknown = next((key for key in setting if key not in _KEYS), None)
-    if unknown and version[:2] in _KEYS_OF:
+    if unknown:
         suggestion = nearest(unknown, _KEYS)
         what = f"vLLM {release} has no speculative setting {unknown}" + (f"; {suggestion}" if suggestion else "")
         raise EngineError(
@@ -158,16 +161,15 @@ def _check_method_name(method: str, methods: Collection[str], version: tuple[int
 
 
 def _check_method_release(method: str, version: tuple[int, ...], release: str, where: str) -> None:
-    """Raise EngineError for a method of other releases.
+    """Raise EngineError for a method that only other releases have.
 
-    A release between the last that refuses the method and the first that surely takes it passes, and so does one before
-    0.8, whose flags name no method. ``version`` has the numbers of ``release``.
+    ``version`` has the numbers of ``release``, which is not unknown. A method in neither table counts as one of all releases.
     """
-    # A method in neither table counts as one of all releases: no version is below ().
-    removed, (last_refusing, first_taking) = _REMOVED.get(method), _ADDED.get(method, ((), ()))
+    removed = _REMOVED.get(method)
+    last_refusing, first_taking = _ADDED.get(method, ((), ()))  # no version is as low as ()
     if removed and version >= removed:
         needed_release = f"a release before {_dotted_text(removed)}"
-    elif version[:2] <= last_refusing and not is_old(release):
+    elif version[:2] <= last_refusing and not is_old(release):  # the flags of old releases name no method
         needed_release = f"{_dotted_text(first_taking)} or newer"
     else:
         return
@@ -182,12 +184,12 @@ def _dotted_text(version: tuple[int, ...]) -> str:
 def old_release_args(args: Mapping[str, JSON], *, speculative: bool) -> dict[str, JSON]:
     """Return ``args`` in the form of releases before 0.8.
 
-    Some of their flags take ``true`` or ``false`` as a value. Of a speculating server log-probabilities are turned on,
-    unless the config turns them off: by default these releases report placeholders under speculation.
+    Some of their flags take ``true`` or ``false`` as a value. Speculating servers of these releases report placeholders for
+    log-probabilities by default: that is switched off, unless the config states the flag.
     """
     flags = {name: str(value).lower() if _takes_word(name, value) else value for name, value in args.items()}
-    if speculative and not any(plain(name) == _LOGPROBS for name in flags):
-        flags[_LOGPROBS] = "false"
+    if speculative and not any(plain(name) == _DISABLE_LOGPROBS for name in flags):
+        flags[_DISABLE_LOGPROBS] = "false"
     return flags
 
 

@@ -109,6 +109,8 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         return None  # before 0.8 the model alone makes a server speculate
     kind = _vllm_draft_kind(str(setting.get("method") or ""), str(setting.get("model") or ""))
     ngram_max = whole_number(setting.get("prompt_lookup_max"))
+    # Before 0.8 a running batch of this size drafts nothing (spec_decode_worker.py, _should_disable_all_speculation).
+    undrafted_batch = whole_number(setting.get("disable_by_batch_size")) if flags_of(args, OLD) else 0
     return Draft(
         kind=kind,
         tokens=whole_number(setting.get("num_speculative_tokens")),
@@ -117,8 +119,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         # Without a minimum vLLM takes the maximum for it.
         ngram_min=whole_number(setting.get("prompt_lookup_min")) or ngram_max,
         ngram_max=ngram_max,
-        # Before 0.8 a running batch of this size drafts nothing (spec_decode_worker.py, _should_disable_all_speculation).
-        most_requests=max(0, whole_number(setting.get("disable_by_batch_size")) - 1) if flags_of(args, OLD) else 0,
+        most_requests=max(0, undrafted_batch - 1),  # the largest batch that drafts; 0 for any
     )
 
 
