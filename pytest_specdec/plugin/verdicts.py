@@ -95,11 +95,11 @@ def _refused_features(verdict: Verdict, workload: Workload) -> frozenset[str]:
 def _used_features(workload: Workload) -> frozenset[str]:
     """Return the features used by a workload's requests, by the names under ``require``.
 
-    The names are body fields, kinds of response format and, of chat requests, ``chat_logprobs``. A workload with requests of the Responses
-    API uses that alone: it is refused only if the route is missing.
+    The names are body fields and kinds of response format. Log-probabilities of chat answers have a name of their own too,
+    ``chat_logprobs``: a server may serve them on one route only.
     """
     if any(request.route is Route.RESPONSES for request in workload.requests):
-        return frozenset({Route.RESPONSES.value})
+        return frozenset({Route.RESPONSES.value})  # nothing else: such a workload is refused only if the route is missing
     bodies = [request.body for request in workload.requests]
     formats = [body["response_format"] for body in bodies if "response_format" in body]
     chat_logprobs = {_CHAT_LOGPROBS for r in workload.requests if r.route is Route.CHAT and "logprobs" in r.body}
@@ -124,11 +124,10 @@ def read_captured(item: pytest.Item, pair: Pair) -> Captured:
     notices an unchecked one.
     """
     run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
-    measured = _read_or_refuse(item, run, lambda: _read_stored(run, judgement))
-    if measured.control is not None and measured.workload.scored:
-        _check_control(item, run, measured, measured)  # twice: the judge of one workload gets nothing but its answers
-    item.stash[JUDGED] = []
-    return replace(measured, on_verdict=item.stash[JUDGED].append)
+    captured = _read_or_refuse(item, run, lambda: _read_stored(run, judgement))
+    if captured.control is not None and captured.workload.scored:
+        _check_control(item, run, judgement, captured)
+    return replace(captured, on_verdict=_record_verdicts(item))
 
 
 def _read_stored(run: RunState, judgement: Judgement) -> Captured:
@@ -144,9 +143,14 @@ def read_captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
     run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
     captured_run = _read_or_refuse(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
     if captured_run.whole.control is not None:  # whole: the answers to all workloads as one
-        _check_control(item, run, captured_run.whole, captured_run)
+        _check_control(item, run, judgement, captured_run)
+    return replace(captured_run, whole=replace(captured_run.whole, on_verdict=_record_verdicts(item)))
+
+
+def _record_verdicts(item: pytest.Item) -> Callable[[Verdict], None]:
+    """Return the function that records a judge's verdict in the test; none is recorded yet."""
     item.stash[JUDGED] = []
-    return replace(captured_run, whole=replace(captured_run.whole, on_verdict=item.stash[JUDGED].append))
+    return item.stash[JUDGED].append
 
 
 def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
@@ -179,18 +183,12 @@ def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoRe
     required by the config ends the setup as invalid.
     """
     depth, name = run.plan.depth, mark.workload.name
+    takes_no_requests = mark.workload.take.get(depth) == 0  # take: the number of requests by depth
+    is_captured_here = run.settings.replay is None  # all selected tests were planned for, but those left out by depth
     if name in run.plan.withheld:
         why, reason = run.plan.withheld[name], f"{name}: {run.plan.withheld[name]}"
-        required = sorted(_used_features(mark.workload).intersection(run.config.require))
-        if required:
-            attach(item, DUE, codec.encode(due_judgement(item, run, mark)))
-            names = ", ".join(required)
-            remedy = f"mend what was found, or take {names} out of `require`"
-            text = (
-                f"the config requires {names}\n  found:    {reason}\n  expected: servers that {name} can be sent to\n  remedy:   {remedy}"
-            )
-            _end_setup(item, run, _INVALID, text)
-    elif run.settings.replay is None or mark.workload.take.get(depth) == 0:
+        _refuse_if_required(item, run, mark, reason)
+    elif is_captured_here or takes_no_requests:
         why, reason = f"left out at {depth} depth", f"{name} is left out at {depth} depth"
     else:
         path = commands.as_typed(run.root, item.config)
@@ -198,6 +196,18 @@ def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoRe
     left_out = LeftOutJudgement(pair=marker.pair_name(item), why=why, what=f"{mark.family} of {name}")
     attach(item, LEFT_OUT, codec.encode(left_out))
     pytest.skip(reason)
+
+
+def _refuse_if_required(item: pytest.Item, run: RunState, mark: SpecdecMark, reason: str) -> None:
+    """End a test's setup as invalid if the config requires a feature of its workload, which is sent to no arm for ``reason``."""
+    required = sorted(_used_features(mark.workload).intersection(run.config.require))
+    if not required:
+        return
+    attach(item, DUE, codec.encode(due_judgement(item, run, mark)))  # without it the summary would not report the error
+    names, name = ", ".join(required), mark.workload.name
+    remedy = f"mend what was found, or take {names} out of `require`"
+    text = f"the config requires {names}\n  found:    {reason}\n  expected: servers that {name} can be sent to\n  remedy:   {remedy}"
+    _end_setup(item, run, _INVALID, text)
 
 
 def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
@@ -215,29 +225,30 @@ def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read])
     return _end_setup(item, run, kind, str(missing), cause=missing.found or str(missing))
 
 
-def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:
+def _check_control(item: pytest.Item, run: RunState, judgement: Judgement, captured: Captured | CapturedRun) -> None:
     """End the test's setup as invalid if the control fails.
 
-    ``whole`` names workload and family; ``measured`` is the judge's input, which may be the whole run.
+    ``captured`` is what the judge gets for ``judgement``: the answers to its workload, or to all workloads of the run.
     """
-    outcome, text = _control_verdict(run, whole, measured)
+    outcome, text = _control_verdict(run, judgement, captured)
     if outcome is Outcome.FAIL:
-        why = f"the control fails {whole.family} on {whole.workload.name}: no variant can be judged by such a baseline"
+        why = f"the control fails {judgement.family} on {judgement.workload}: no variant can be judged by such a baseline"
         _end_setup(item, run, _INVALID, f"{why}\n{text}")
 
 
-def _control_verdict(run: RunState, whole: Captured, measured: Captured | CapturedRun) -> tuple[Outcome, str]:
+def _control_verdict(run: RunState, judgement: Judgement, captured: Captured | CapturedRun) -> tuple[Outcome, str]:
     """Return outcome and evidence of the family's judge on the control.
 
-    The judge gets ``measured`` with the control in the variant's place. It is called once for the workload and family of ``whole``, since
-    the control is the same for every pair. If the family has no judge, because tests decide by their own asserts, the control passes.
+    The judge gets ``captured`` with the control in the variant's place. It is called once for a workload and family, since the control is
+    the same for every pair.
     """
-    key = (whole.workload.name, whole.family)
+    key = (judgement.workload, judgement.family)
     if key not in run.controls:
         try:
-            verdict = registry.judge_of(run.families[whole.family])(measured.as_control())
-        except LookupError:
+            judge = registry.judge_of(run.families[judgement.family])
+        except LookupError:  # the family has no judge, since its tests decide by their own asserts
             return Outcome.PASS, ""
+        verdict = judge(captured.as_control())
         run.controls[key] = (verdict.outcome, failure.evidence(verdict))
     return run.controls[key]
 
@@ -281,7 +292,7 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
     # Under --runxfail pytest.xfail does nothing: a waived failure then fails.
     if waived.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}:
-        required = sorted(_refused_features(verdict, workload).intersection(run.config.require))
+        required = sorted(_refused_features(verdict, workload).intersection(run.config.require))  # so that the refusal fails
         note = waived.note or (f"the config requires {', '.join(required)}: an arm refuses it" if required else "")
         pytest.fail((f"{note}\n" if note else "") + failure.short(verdict, commands.replay_of(item, run.root)), pytrace=False)
 

@@ -66,6 +66,22 @@ def test_a_control_that_fails_makes_its_workload_invalid(project):
     result.stdout.fnmatch_lines(["invalid: the control fails greedy on scored*", "*INVALID*", "=* 1 error, 1 invalid *"])
 
 
+def test_a_judge_that_breaks_on_the_control_is_an_error_and_no_pass(project):
+    conftest = (project.path / "conftest.py").read_text()
+    project.pytester.makeconftest(
+        conftest
+        + "\nfrom pytest_specdec.judge import registry\n\n@pytest.fixture(autouse=True)\ndef judges(monkeypatch):\n"
+        + "    monkeypatch.setattr(registry, 'judge_of', lambda row: lambda captured: {}['a bug'])\n"
+    )
+    project.tests(
+        "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(workload('scored', scored=True), family='greedy')\n"
+        "def test_it(specdec_captured, specdec_check): specdec_check(say(specdec_captured))\n"
+    )
+    result = project.run()
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*KeyError: 'a bug'*"])
+
+
 def test_sigterm_ends_a_capture_cleanly(project, monkeypatch):
     monkeypatch.setenv("FAKE_CAPTURE", "slow")
     monkeypatch.setenv("FAKE_SECONDS", "60")
