@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from pytest_specdec.config.config import Config
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import Runs, RunState
 
-_LEAST_S = 1.0
-"""Seconds of a capture whose time another one has used up: it ends in the error of a deadline."""
+_LEAST_LEFT_S = 1.0
+"""Seconds for the new engine if the old one has used up the deadline: its capture then ends in the error of a deadline."""
 
 
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
@@ -52,18 +53,20 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         if is_finished(run):
             _follow_plan(run, directory)
             return None
-        is_taken_up = _is_taken_up(run, directory)
-        is_begun = is_taken_up or _is_begun(directory, run.session)
-        if is_begun and not is_taken_up:  # the plan of a run that is taken up is this session's: it may have a further round
+        completes_earlier_session = _is_taken_up(run, directory)
+        completes_dead_process = not completes_earlier_session and _is_begun(directory, run.session)
+        if completes_dead_process:  # a plan of an earlier session stays unread: --specdec-continue adds requests that it lacks
             _follow_plan(run, directory)
+        is_begun = completes_earlier_session or completes_dead_process
         _prepare_directory(directory, run, is_begun=is_begun)
         record = runner.resume if is_begun else runner.record
         try:
             with exit_on_sigterm(), devices.restrict(run.config.limits.devices):
                 _check_boots(run, directory)
-                left_s = _judge_old(run, directory, tell)
+                left_s = _judge_old_engine(run, directory, tell)
                 status = record(run.config, run.plan, directory, deadline_s=left_s, tell=tell)
-                return _require_old(run, directory, _ask_open_requests_again(run, directory, status, tell))
+                status = _ask_open_requests_again(run, directory, status, tell)
+                return _require_old_run(run, directory, status)
         except SpecdecError as error:
             return _write_failure(run, directory, str(error), lasting=error.lasting)
         except pytest.exit.Exception as error:
@@ -96,8 +99,8 @@ def claim_directory(root: Path) -> Iterator[None]:
 def is_finished(run: RunState) -> bool:
     """Return True if nothing is left to capture in the run.
 
-    This is so if a process of this session has captured the run, whatever came of it, or if nothing is missing from the run to resume. If
-    nobody has begun a new run, its directory is made; raises RunError if that holds anything of another session.
+    This is so if a process of this session has captured the run, whatever came of it, or if nothing is missing from the run to resume. A
+    new run, with no earlier one to resume or continue (``taken_up``), gets its directory here; RunError if that is another session's.
     """
     directory = RunDirectory(run.root)
     is_ours = run_documents.session(directory) == run.session
@@ -106,10 +109,11 @@ def is_finished(run: RunState) -> bool:
         return False
     try:
         state = run_documents.read_status(directory).state
+        # Not asked of a run to continue: its further requests are still to be sent.
         is_whole = run.settings.resume is not None and state is State.COMPLETE and _is_fully_captured(run, directory)
     except RunError:
         return False
-    return state is not State.RUNNING and (is_ours or is_whole)
+    return is_whole or (is_ours and state is not State.RUNNING)
 
 
 def _is_fully_captured(run: RunState, directory: RunDirectory) -> bool:
@@ -174,59 +178,53 @@ def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool
 def _check_boots(run: RunState, directory: RunDirectory) -> None:
     """Raise the error of a server that would not boot.
 
-    This is done before anything boots, for each engine of the config (``builds``). The documents that every run has are written before the
-    error is raised, so that the reports of the failed run can be made.
+    This is done before anything boots. The documents of every run are written before the error is raised, for the reports of a failed run.
     """
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
     try:
-        for place, config in run.config.builds.items():
-            with _name_engine(place):
-                boot_checks.require(config)
+        _check_engines(run.config, boot_checks.require)
     except SpecdecError:
         runner.begin(run.config, run.plan, directory)
         raise
 
 
-@contextmanager
-def _name_engine(place: str) -> Iterator[None]:
-    """Begin an engine's error with the engine's place in the config.
+def _check_engines(config: Config, check: Callable[[Config], object]) -> None:
+    """Call ``check`` with the config of each engine, the old one first.
 
-    ``place`` is ``engines.old`` or ``engines.new``. Under the place ``engine``, that of a config with one engine, the error stays as it is.
+    If there are two, an EngineError begins with the key of its engine in the config file, ``engines.old`` or ``engines.new``.
     """
-    try:
-        yield
-    except EngineError as error:
-        if place == "engine":
-            raise
-        what = f"{place}: {error.what}"
-        raise type(error)(what, where=error.where, found=error.found, expected=error.expected, remedy=error.remedy) from None
+    for key, config_of_engine in config.builds.items():
+        try:
+            check(config_of_engine)
+        except EngineError as error:
+            if config.old is None:
+                raise
+            what = f"{key}: {error.what}"
+            raise type(error)(what, where=error.where, found=error.found, expected=error.expected, remedy=error.remedy) from None
 
 
-def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None]) -> float | None:
+def _judge_old_engine(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None]) -> float | None:
     """Judge the config's old engine and return the seconds left.
 
     They are the seconds of ``--specdec-deadline`` left for the new engine; None without a deadline. If the config names no old engine,
-    nothing is judged and all of them are left. The documents that every run has are written first, so that an interrupted session can be
-    resumed. The old baseline's answers are copied into the run at the end, to be scored. Raises EngineError if an engine cannot be used.
+    nothing is judged and all of them are left. Raises EngineError if one of the two engines cannot be used.
     """
     total_s = run.capture_s
     if run.config.old is None:
         return total_s
-    for place, config in run.config.builds.items():
-        with _name_engine(place):
-            engine_of(config.engine.kind).check(config)
-    runner.begin(run.config, run.plan, directory)
+    _check_engines(run.config, lambda config: engine_of(config.engine.kind).check(config))
+    runner.begin(run.config, run.plan, directory)  # the documents by which this session can be resumed if it is interrupted from here on
     try:
         took_s = old_engine.judge(run, tell)
     except BaseException as ended:
         _write_failure(run, directory, f"the old engine's session was ended by {type(ended).__name__}: {ended}")
         raise
-    old_answers.copy(directory.old, directory, run.plan)
-    return None if total_s is None else max(total_s - took_s, _LEAST_S)  # if none are left, the capture ends in a deadline's error
+    old_answers.copy(directory.old, directory, run.plan)  # out of the old engine's run, for this run's servers to score
+    return None if total_s is None else max(total_s - took_s, _LEAST_LEFT_S)
 
 
-def _require_old(run: RunState, directory: RunDirectory, status: Status) -> Status:
+def _require_old_run(run: RunState, directory: RunDirectory, status: Status) -> Status:
     """Return the status, made incomplete without an old engine's run.
 
     This concerns configs with ``engines`` only. A status with an error already stays; a changed one is written into the run.
@@ -258,9 +256,10 @@ def write_lost(run: RunState, error: str, *, is_claimed: bool = False) -> None:
             if is_finished(run):
                 return
             if not _is_begun(directory, run.session):
-                is_taken_up = _is_taken_up(run, directory)
-                _prepare_directory(directory, run, is_begun=is_taken_up)
-                if not is_taken_up:
+                # The other process wrote nothing. Reports need the documents of a run also if it failed; an earlier session's run has them.
+                has_documents = _is_taken_up(run, directory)
+                _prepare_directory(directory, run, is_begun=has_documents)
+                if not has_documents:
                     runner.begin(run.config, run.plan, directory)
             run_documents.write_status(directory, _failed_status(directory, error))
     except RunError as unwritten:
@@ -270,8 +269,8 @@ def write_lost(run: RunState, error: str, *, is_claimed: bool = False) -> None:
 def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
     """Write the reason for a missing or incomplete capture.
 
-    The tests read the reason in the run's status, which is returned. ``lasting`` says that a retry ends in it again. If the
-    status cannot be written, the reason becomes ``run.refusal``, from which this process's tests read it.
+    The tests read the reason in the run's status, which is returned. For ``lasting`` see :func:`_failed_status`. If the status cannot be
+    written, the reason becomes ``run.refusal``, from which this process's tests read it.
     """
     status = _failed_status(directory, error, lasting=lasting)
     try:
@@ -282,7 +281,7 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lastin
 
 
 def _failed_status(directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
-    """Return the run's status, made incomplete by ``error``."""
+    """Return the run's status, made incomplete by ``error``; a ``lasting`` one comes back until the config or the machine is changed."""
     try:
         status = run_documents.read_status(directory)
     except RunError:
@@ -396,12 +395,13 @@ class CaptureLoop:
     def _capture_in_other_processes(self) -> None:
         """Capture on a cluster, or the groups of a matrix side by side.
 
-        Before, the matrix is written into its directory, with the cells (pairs) that this session runs. Runs that this leaves open, as
-        without devices for two groups, are the caller's. Nothing is done without matrix and cluster, nor in the session of one group. An
-        error, such as another session in the directory, refuses all runs.
+        Before, the matrix is written into its directory, with the cells (pairs) that this session runs. The caller captures in turn what is
+        not finished then: all, if devices do not suffice for two groups. An error, as in another session's directory, refuses all runs.
         """
-        first, is_group = self._runs[0], handover.GROUP in handover.handed_over(self._config)
-        if is_group or (first.matrix_root is None and not first.settings.cluster):
+        first = self._runs[0]
+        if handover.GROUP in handover.handed_over(self._config):
+            return  # this is such a process, started for one group: it captures that itself
+        if first.matrix_root is None and not first.settings.cluster:
             return
         from pytest_specdec.plugin import cluster_sessions, group_sessions, matrix_session  # noqa: PLC0415 - only these sessions pay
 

@@ -45,7 +45,8 @@ __all__ = ["END_S", "OUTPUT", "GroupWork", "work"]
 
 OUTPUT = "output.log"
 """The output of the process, among the parts of the run, which it is no file of."""
-_RUN, _OUTPUT, _WORK = "run", "output", "work.pickle"
+_RUN_FOLDER, _OUTPUT_FOLDER, _GROUP_FILE = "run", "output", "work.pickle"
+"""In the folder of a task."""
 END_S = 60.0
 """Seconds that an interrupted capture gets to stop its servers, besides ``limits.stop_s``."""
 
@@ -77,17 +78,22 @@ def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FileP
     The capture is ended if the generator is closed or interrupted.
     """
     with _folder() as folder:
-        run, output = folder / _RUN, folder / _OUTPUT
+        run, output = folder / _RUN_FOLDER, folder / _OUTPUT_FOLDER
         run.mkdir()
         output.mkdir()
         write_parts(run, parts)
-        (folder / _WORK).write_bytes(pickle.dumps(group))
+        (folder / _GROUP_FILE).write_bytes(pickle.dumps(group))
         reader, output_reader = FolderReader(run), FolderReader(output)
         reader.skip(parts)  # the session has sent these itself
         argv = (sys.executable, "-m", __spec__.name, str(folder))
         with (output / OUTPUT).open("wb") as file:
+            # Nothing is written to its input: the process ends once that is closed, here or because this process is gone.
             process = subprocess.Popen(  # noqa: S603 - this module
-                argv, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, env=_environment(group)
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=_environment(group),  # without what Ray sets
             )
         try:
             is_over = False
@@ -155,9 +161,9 @@ def _remove_abandoned(folder: Path) -> None:
 
     Raises OSError if the task or its capture still runs, since these hold the folder or the run in it.
     """
-    run = folder / _RUN  # missing if the task was killed before its capture began
+    run = folder / _RUN_FOLDER  # missing if the task was killed before its capture began: it left no servers then
     with _hold(folder), _hold(run) if run.is_dir() else nullcontext():
-        orphans.sweep(folder, held=run)
+        orphans.sweep(folder, held=run)  # it passes over runs that are locked, except for this one, which is locked here
         shutil.rmtree(folder)
 
 
@@ -178,10 +184,10 @@ def main(folder: Path) -> int:
     The code is 1 if the capture could not begin, else 0: the run itself says what came of the capture.
     """
     # The file is written by the task that started this process, see :func:`work`.
-    group: GroupWork = pickle.loads((folder / _WORK).read_bytes())  # noqa: S301
+    group: GroupWork = pickle.loads((folder / _GROUP_FILE).read_bytes())  # noqa: S301
     threading.Thread(target=_follow_starter, args=(END_S + group.config.limits.stop_s,), daemon=True).start()
     try:
-        _capture(group, RunDirectory(folder / _RUN))
+        _capture(group, RunDirectory(folder / _RUN_FOLDER))
     except SpecdecError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -197,22 +203,27 @@ def _capture(group: GroupWork, directory: RunDirectory) -> None:
     config = variables.fill(group.config, os.environ)
     # The node has been given its devices: the config's own choice is dropped.
     config = replace(config, limits=replace(config.limits, devices=None))
-    is_kept = _fits_this_node(directory, config)
-    if not is_kept and group.is_resumed and directory.environment.is_file():
-        what = "the run was begun on another kind of machine, or under other values of its variables"
-        here, first = environment.environment(config, "").machine, run_documents.read_environment(directory).machine
-        remedy = "label the nodes, and name the label under `cluster`; or begin a new run"
-        raise RunError(what, where=platform.node(), found=here, expected=f"{first}, and the same variables", remedy=remedy)
-    if not is_kept:
+    goes_on, plan = _fits_this_node(directory, config), group.plan
+    if not goes_on:  # nothing was captured yet, or not on such a node
+        if group.is_resumed and directory.environment.is_file():
+            raise _other_machine_error(directory, config)
         _clear(directory.root)
-    resumed = directory.root if group.is_resumed and is_kept else None
+        if group.planned_by is not None:
+            plan = group.planned_by(config)  # anew, since the session planned for its own machine
+    # For the capture it is a run of this machine, in this directory; the other options that name a run or a place do not apply here.
+    resumed = directory.root if group.is_resumed and goes_on else None
     settings = replace(group.settings, resume=resumed, continued=None, run_dir=directory.root, replay=None, cluster="")
-    state = RunState(settings, config, root=directory.root, plan=group.plan, warnings=())
+    state = RunState(settings, config, root=directory.root, plan=plan, warnings=())
     state.session = group.session
-    # With nothing captured yet, the plan is made for this machine.
-    if group.planned_by is not None and not is_kept:
-        state.plan = group.planned_by(state.config)
     capture.capture(state, lambda _: None, in_worker=False)
+
+
+def _other_machine_error(directory: RunDirectory, config: Config) -> RunError:
+    """Return the error for a run to resume that this node cannot go on with."""
+    what = "the run was begun on another kind of machine, or under other values of its variables"
+    here, first = environment.environment(config, "").machine, run_documents.read_environment(directory).machine
+    remedy = "label the nodes, and name the label under `cluster`; or begin a new run"
+    return RunError(what, where=platform.node(), found=here, expected=f"{first}, and the same variables", remedy=remedy)
 
 
 def _fits_this_node(directory: RunDirectory, config: Config) -> bool:

@@ -47,8 +47,8 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
     of this package, and RunError if a directory belongs to another session.
     """
     for run in runs:
-        _require_movable(run)
-    root = runs[0].matrix_root or runs[0].root
+        _require_any_node(run)
+    root = runs[0].matrix_root or runs[0].root  # a matrix has one directory for all its runs
     with capture.claim_directory(root):
         if not (waiting := [run for run in runs if not capture.is_finished(run)]):
             return
@@ -65,9 +65,9 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
                 # A worker of xdist goes on to its tests, which report why the capture ended.
                 if not hasattr(config, "workerinput"):
                     raise
-                for run in (run for run in waiting if not capture.is_finished(run)):
-                    # Without a matrix ``root``, claimed above, is the run's own directory.
-                    capture.write_lost(run, str(ended), is_claimed=run.matrix_root is None)
+                for run in waiting:
+                    if not capture.is_finished(run):
+                        _write_lost(run, str(ended))
 
 
 @contextmanager
@@ -82,13 +82,17 @@ def _connection(address: str) -> Iterator[Cluster]:
         cluster.close()
 
 
-def _require_movable(run: RunState) -> None:
-    """Raise PlanError for a config that a cluster cannot capture.
+def _require_any_node(run: RunState) -> None:
+    """Raise PlanError for a config that not every node could capture.
 
-    Such a config has an old engine, or pins ports or devices of its servers. Attached servers run already and need no place.
+    Such a config has an old engine, or pins ports or devices of its servers. Attached servers run already, wherever the capture does.
     """
-    pinned = "" if placement.attached_arms(run.config) else devices.why_in_turn(run.config)
-    setting = "engines" if run.config.old is not None else pinned
+    if run.config.old is not None:
+        setting = "engines"
+    elif placement.attached_arms(run.config):
+        setting = ""
+    else:
+        setting = devices.why_in_turn(run.config)  # here the reason is a pinned port or device, or none
     if setting:
         what, expected = "the config cannot be captured on a cluster", "one engine, and servers whose ports and devices are chosen at boot"
         remedy = "leave --specdec-cluster out, or that setting"
@@ -119,8 +123,8 @@ class _Session:
     losses: int = 0
     is_placed: bool = False
     """Whether anything has come from its node."""
-    early_output: list[FilePart] = field(default_factory=list)
-    """Output of its process that came before it could be written."""
+    unwritten_output: list[FilePart] = field(default_factory=list)
+    """Output of its process that has come and cannot be written yet."""
 
 
 class _ClusterSessions:
@@ -131,14 +135,15 @@ class _ClusterSessions:
     """
 
     def __init__(self, runs: Sequence[RunState], needs: Mapping[str, Needs], cluster: Cluster, ticker: Ticker) -> None:
-        self._runs = sorted(runs, key=lambda run: -run.plan.estimate_s)
+        self._runs = sorted(runs, key=lambda run: -run.plan.estimate_s)  # the longest first: the end waits for few of them
         self._needs = needs
         self._cluster = cluster
         self._ticker = ticker
         self._sessions: list[_Session] = []
         self._last_placed_s = time.monotonic()
         """When a group had a node for the last time; the start, as long as none has had one."""
-        self._is_reported = False
+        self._is_wait_reported = False
+        """Whether a line has said that no node is free."""
 
     def run(self) -> None:
         """Capture all runs, until each one is finished or given up.
@@ -167,8 +172,8 @@ class _ClusterSessions:
             for session in list(self._sessions):
                 session.task.cancel()
                 self._finish(session, "no node of the cluster was free for an hour: others hold what the group needs")
-        elif waited_s > _SAY_AFTER_S and not self._is_reported:
-            self._is_reported = True
+        elif waited_s > _SAY_AFTER_S and not self._is_wait_reported:
+            self._is_wait_reported = True
             needs = "; ".join(dict.fromkeys(str(session.needs) for session in self._sessions))
             self._ticker.say(f"specdec: waiting for nodes that others hold, each with {needs}")
 
@@ -182,11 +187,11 @@ class _ClusterSessions:
         if has_begun or run.settings.taken_up is not None:
             parts = tuple(FolderReader(run.root).changes())
         group = cluster_node.GroupWork(
-            config=run.loaded,
+            config=run.loaded,  # with each ``${VAR}`` as written: the node has values of its own
             settings=run.settings,
             session=run.session,
             plan=run.plan,
-            planned_by=run.planned_by,
+            planned_by=run.planned_by,  # makes the plan anew, for the node's machine
             devices=needs.devices,
             is_resumed=run.settings.taken_up is not None,
         )
@@ -222,18 +227,11 @@ class _ClusterSessions:
 
     @staticmethod
     def _write(session: _Session, parts: Sequence[FilePart]) -> None:
-        """Write the parts of a run, and the output of its process.
-
-        Output that cannot be written yet is kept in ``session.early_output`` for a later call.
-        """
-        run, output = session.run, _output(session.run)
-        write_parts(run.root, [part for part in parts if part.path != cluster_node.OUTPUT])
-        session.early_output += [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT]
-        # Output of a matrix lies beside its runs, that of a single run inside it. A new run can begin only in an empty directory, which
-        # has to stay so until the id of its session is written.
-        if run.matrix_root is not None or RunDirectory(run.root).session.is_file():
-            write_parts(output.parent, session.early_output)
-            session.early_output.clear()
+        """Write the parts of a run, and the output of its process, which is a part by the name ``OUTPUT``."""
+        write_parts(session.run.root, [part for part in parts if part.path != cluster_node.OUTPUT])
+        name_here = _output(session.run).name
+        session.unwritten_output += [replace(part, path=name_here) for part in parts if part.path == cluster_node.OUTPUT]
+        _write_output(session)
 
     def _replace_node(self, session: _Session, error: str) -> None:
         """Capture on another node what was not captured yet.
@@ -257,12 +255,12 @@ class _ClusterSessions:
         self._sessions.remove(session)
         run, directory = session.run, RunDirectory(session.run.root)
         if not capture.is_finished(run):
-            early_text = b"".join(part.data or b"" for part in session.early_output).decode(errors="replace")
-            last = child_session.last_lines(early_text) or child_session.read_last_lines(_output(run))
+            unwritten_text = b"".join(part.data or b"" for part in session.unwritten_output).decode(errors="replace")
+            last = child_session.last_lines(unwritten_text) or child_session.read_last_lines(_output(run))
             remedy = f"\n  remedy:   --specdec-resume={run.matrix_root or run.root} captures what is missing"
-            self._write_lost(run, reason + (f":\n{last}" if last else "") + remedy)
+            _write_lost(run, reason + (f":\n{last}" if last else "") + remedy)
             with suppress(RunError):  # a full disk, which the tests of the group report
-                self._write(session, ())
+                _write_output(session)
         with suppress(RunError):  # a full disk, which the tests of the group report
             self._ticker.say(f"{last_word(run_documents.read_status(directory))} ({run.root.name})")
 
@@ -278,7 +276,7 @@ class _ClusterSessions:
             self._cancel()
             for session in self._sessions:
                 if not capture.is_finished(session.run):
-                    self._write_lost(session.run, f"the capture was ended by {type(error).__name__}: {error}")
+                    _write_lost(session.run, f"the capture was ended by {type(error).__name__}: {error}")
             raise
 
     def _cancel(self) -> None:
@@ -303,12 +301,25 @@ class _ClusterSessions:
                 with suppress(RunError):  # a full disk, which the tests of the group report
                     self._write(tasks[task], parts)
 
-    def _write_lost(self, run: RunState, reason: str) -> None:
-        """Write into a run why its capture has no end.
 
-        The directory of the matrix, or of a run without one, is claimed already; that of a group is not.
-        """
-        capture.write_lost(run, reason, is_claimed=run.matrix_root is None)
+def _write_lost(run: RunState, reason: str) -> None:
+    """Write into a run why its capture has no end.
+
+    :func:`capture_on_cluster` has claimed the directory of a matrix, or of a run without one; that of a group in a matrix is not claimed.
+    """
+    capture.write_lost(run, reason, is_claimed=run.matrix_root is None)
+
+
+def _write_output(session: _Session) -> None:
+    """Write the output that has come from a run's process, if it can be written yet.
+
+    The output of a single run lies inside the run's directory. That has to stay empty until it has the id of this session, which comes with
+    the first parts, or is written with the reason for a lost capture: anything else there would be taken for another session's.
+    """
+    run = session.run
+    if run.matrix_root is not None or RunDirectory(run.root).session.is_file():
+        write_parts(_output(run).parent, session.unwritten_output)
+        session.unwritten_output.clear()
 
 
 def _output(run: RunState) -> Path:

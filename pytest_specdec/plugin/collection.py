@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def parametrise(metafunc: pytest.Metafunc) -> None:
     """Parametrise a test so that it runs once for each pair.
 
-    If the session has no usable config, it runs for one placeholder, and the error is raised after collection. No other parameter of ours
-    is session-scoped: two of them would multiply the work.
+    If the session has no usable config, it runs for one placeholder, and the error is raised after collection. The scope is the session,
+    so that the fixtures of a pair are set up once for all its tests.
     """
     runs = run_state.runs_or_error(metafunc.config)
     names = ("no-pair",) if isinstance(runs, str) else runs.pair_names
@@ -63,6 +63,7 @@ def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[
 def _plan_session(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
     """Sort the tests and register their live servers and capture.
 
+    ``items`` are the tests to run. ``collected`` are those before some were deselected, which count for the false-alarm budget alone.
     Raises pytest.UsageError if the session has no usable config.
     """
     runs = run_state.runs_or_error(session.config)
@@ -107,12 +108,13 @@ def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.I
     for run, own_marks in by_run.items():
         if own_marks:
             _plan_capture(session.config, run, own_marks, deselected)
+            # The plan may leave a judgement out, as at a depth that sends nothing for it: its test is skipped, and none is due.
             planned = {item: mark for item, mark in own_marks.items() if _is_planned(run, item, mark)}
             due_judgements |= {item.nodeid: verdicts.due_judgement(item, run, mark) for item, mark in planned.items()}
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
 
     selected = [run for run, own_marks in by_run.items() if own_marks]
-    # Tests with one mark share its workload as one object.
+    # Tests with one mark share its workload as one object: by identity each digest, of all requests, is worked out once.
     workloads = {id(mark.workload): mark.workload for mark in marks.values()}.values()
     capture.register(session.config, runs, selected, {workload.name: workload.digest for workload in workloads})
 
@@ -196,22 +198,24 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
     """Return the plan for the pairs of the selected tests.
 
     ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. Rates, such as tokens per second,
-    are what the plan's estimated times rest on. A run that is resumed or continued keeps those of its earlier plan, and its larger numbers
-    of requests, since newer estimates would give another plan. For a new run, ``run.planned_by`` is set to make the plan on another
-    machine. If the config has an old engine, its run is planned too, for the estimate that the plan shows.
+    are what the plan's estimated times rest on. A run that is resumed or continued keeps those of its earlier plan, since newer estimates
+    would give another plan. For a new run, ``run.planned_by`` is set to make the plan on another machine. If the config has an old engine,
+    its run is planned too, for the estimate that the plan shows.
     """
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 
     selected_names, earlier_plan = {marker.pair_name(item) for item in marks}, run.begun
     pair_names = tuple(name for name in run.pair_names if name in selected_names)
 
+    # A plan sends more than the usual requests where boots take long anyway; an earlier plan has settled how many, by workload.
+    enlarged = {name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None
     options = planner.PlanOptions(
-        outside=run.outside,
-        enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
+        outside=run.outside,  # the families of other packages
+        enlarged=enlarged,
         deadline_s=run.deadline_s,
-        speed_boots=run.speed_boots,
+        speed_boots=run.speed_boots,  # of each variant, to measure its speed over
         old_answers=_old_answered_workloads(run, earlier_plan),
-        cells=run.cells,
+        cells=run.cells,  # of the whole matrix: they share its false-alarm budget
     )
     make = partial(
         planner.make, wanted=_select_workloads(marks.values()), depth=run.depth, only=pair_names, deselected=_select_workloads(deselected)
@@ -221,8 +225,9 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
         """Return the options with the rates for ``config``."""
         return replace(options, rates=earlier_plan.rates if earlier_plan else rates.expected_rates(config, run.runs_folder))
 
-    run.planned_by = None if earlier_plan else partial(make, options=add_rates(run.config))
-    plan = make(run.config, options=add_rates(run.config))
+    make_for_machine = partial(make, options=add_rates(run.config))  # takes the config as filled in on the machine that captures
+    run.planned_by = None if earlier_plan else make_for_machine
+    plan = make_for_machine(run.config)
     if run.config.old is None:
         return plan
     old_config = run.config.old_engine_config()
@@ -232,11 +237,10 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
 def _old_answered_workloads(run: RunState, begun: Plan | None) -> frozenset[str]:
     """Return the names of workloads with an earlier engine's answers.
 
-    They are the workloads that the baseline of the run of ``--specdec-against`` answered. This run's baseline scores those answers too,
-    to show changes by an upgrade; the planner sees to configs with a scorer of their own. A run that is resumed or continued keeps the
-    workloads of its plan, ``begun``. Empty without an earlier run.
+    They are the workloads that the baseline of the run of ``--specdec-against`` answered. Those answers are scored in this run too, to
+    show changes by an upgrade. A run that is resumed or continued keeps the workloads of its plan, ``begun``. Empty without an earlier run.
     """
-    if begun is not None:
+    if begun is not None:  # the boots of its plan score them, as answers of the arm ``OLD_BASELINE``
         return frozenset(task.workload for boot in begun.boots for task in boot.scores if task.arm == OLD_BASELINE)
     return old_answers.list_answered(run.settings.against) if run.settings.against else frozenset()
 

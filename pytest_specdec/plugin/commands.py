@@ -65,9 +65,12 @@ def replay_of(item: pytest.Item, run: Path) -> str:
     A test of the package's own suites is named by its module, any other one by its file. ``::TEST[PAIR]`` of its node id follows that.
     """
     module = str(getattr(getattr(item, "module", None), "__name__", ""))
-    file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs_option(item.config), as_typed(item.path, item.config)]
+    is_of_package = module.startswith(shipped.MODULE)
+    module_or_file = module if is_of_package else as_typed(item.path, item.config)
+    options = ("--pyargs",) if is_of_package else _pyargs_option(item.config)  # of another test as this session has it
     _, colons, test = item.nodeid.partition("::")
-    return f"pytest {shlex.join([*file[:-1], file[-1] + colons + test])} --specdec-replay {shlex.quote(as_typed(run, item.config))}"
+    arguments = [*options, module_or_file + colons + test]
+    return f"pytest {shlex.join(arguments)} --specdec-replay {shlex.quote(as_typed(run, item.config))}"
 
 
 def _pyargs_option(config: pytest.Config) -> tuple[str, ...]:
@@ -95,9 +98,8 @@ def without_options(arguments: Sequence[str], options: Sequence[str]) -> list[st
     """
     remaining, is_value = [], False
     for argument in arguments:
-        # the value is a word of its own unless the option holds it after "="
-        if is_value or argument.partition("=")[0] in options:
-            is_value = argument in options
-        else:
+        is_option = argument.partition("=")[0] in options  # with or without "=VALUE"
+        if not (is_option or is_value):
             remaining.append(argument)
+        is_value = argument in options  # of the next argument: an option without "=" has its value there
     return remaining

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SUITE = shipped.SUITES / "contract"
 _OUTCOMES = ("kept", "broken", "not claimed", "could not be checked")
-_WITHOUT = ("terminal", "cacheprovider", "randomly", "benchmark")
+_UNWANTED_PLUGINS = ("terminal", "cacheprovider", "randomly", "benchmark")
 """Plugins of pytest that are switched off, since they print, write or shuffle."""
 
 
@@ -72,7 +72,7 @@ class ContractPrinter:
 def run(config: Path, document: Path | None, printer: ContractPrinter) -> bool:
     """Run the contract's tests on the servers of a config.
 
-    ``printer`` prints the outcome of each claim as it comes, for its variant and the baseline.
+    ``printer`` prints the outcome of each claim as it comes: of those on the baseline's server and on that of the printer's variant.
     Returns True if no claim is broken and every server could be visited: a claim that the adapter does not make, or that cannot be
     checked, is skipped. The servers are booted, or visited if they are attached. If ``document`` is given, the outcomes are written
     there as JSON. An empty ``pytest.ini`` is used, so that a project's own pytest settings change nothing.
@@ -82,5 +82,6 @@ def run(config: Path, document: Path | None, printer: ContractPrinter) -> bool:
         settings.touch()
         options = [f"--specdec-config={config.absolute()}", f"--specdec-run-dir={Path(folder) / 'run'}"]
         options += [f"--contract-json={document.absolute()}"] if document else []
-        plugins = [word for name in _WITHOUT for word in ("-p", f"no:{name}")]
-        return pytest.main([str(_SUITE), "-c", str(settings), "--assert=plain", *plugins, *options], [printer]) == pytest.ExitCode.OK
+        plugins = [word for name in _UNWANTED_PLUGINS for word in ("-p", f"no:{name}")]
+        options += ["--assert=plain"]  # the message of a failed assertion is a claim's evidence: pytest would add values to it
+        return pytest.main([str(_SUITE), "-c", str(settings), *plugins, *options], [printer]) == pytest.ExitCode.OK

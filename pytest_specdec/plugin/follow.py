@@ -45,17 +45,18 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
     capture of ``session`` has ended, or when ``over`` is set at the end of the tests.
     """
     directory, ticker = RunDirectory.open(root), Ticker(config)
-    _break_line(ticker, over)
+    is_late = over.is_set()  # the tests are over already
+    if is_late:
+        _end_line_of_dots(ticker)
     for line in plan_lines(run_documents.read_plan(directory), config, root, replayed=False):
         ticker.say(line)
-    is_late = over.is_set()  # the tests were over already, and the line of their dots was ended above
     while _final_status(directory, session) is None and not over.wait(every_s):
         for step in run_documents.read_progress(directory)[-1:] or old_engine.read_progress(root):
             ticker(step)
     status = _final_status(directory, session)
     if status is not None:
-        if not is_late:
-            _break_line(ticker, over)
+        if over.is_set() and not is_late:
+            _end_line_of_dots(ticker)
         ticker.say(last_word(status))
 
 
@@ -67,10 +68,9 @@ def plan_lines(planned: Plan, config: pytest.Config, root: Path, *, replayed: bo
     return (*lines, f"  the machine is busy, {load:.1f} processes to a core: the capture takes longer")
 
 
-def _break_line(ticker: Ticker, over: threading.Event) -> None:
-    """End the terminal's line of test dots if the tests are over."""
-    if over.is_set():
-        ticker.say("")
+def _end_line_of_dots(ticker: Ticker) -> None:
+    """End the line in which pytest has printed a dot for each test."""
+    ticker.say("")
 
 
 def _final_status(directory: RunDirectory, session: str) -> Status | None:

@@ -55,8 +55,11 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
     needs = {run.root.name: devices.count_needed(run.config, accelerators=usable.accelerators) for run in runs}
     # Servers on the CPU of a machine with devices share its cores: how many may run at once has to be stated.
     has_cpu_servers = not all(needs.values())
-    if not usable.devices or (stated is None and (in_turn_reason or has_cpu_servers)):
+    if not usable.devices:
         return
+    if stated is None and (in_turn_reason or has_cpu_servers):
+        return
+    # A group with servers on the CPU alone takes one device too: one of the stated number that may run at once.
     jobs = [devices.Job(name=run.root.name, devices=max(1, needs[run.root.name]), seconds=run.plan.estimate_s) for run in runs]
     devices.require_fit(jobs, usable)
     ticker = Ticker(config)
@@ -77,7 +80,7 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
             if not hasattr(config, "workerinput"):
                 raise
             for run in runs:
-                capture.write_lost(run, str(ended))
+                capture.write_lost(run, str(ended))  # nothing where the run is finished
 
 
 def _describe(jobs: Sequence[Job], usable: AvailableDevices) -> str:
@@ -113,12 +116,14 @@ class _GroupSessions:
         self._usable = usable
         self._ticker = ticker
         self._has_xdist = config.pluginmanager.hasplugin("xdist")
+        """Whether ``-n0`` is an option of pytest here: it keeps a group's session from starting workers."""
         self._began_s = time.monotonic()
         self._deadline_s = config.stash[SETTINGS].deadline_s
         self._is_resumed = config.stash[SETTINGS].resume is not None
-        """Whether the matrix's run is resumed: a group that it has not begun then takes the depth of that run too."""
+        """Whether the matrix's run is resumed. All groups get that option: also one not begun then takes its depth from that run."""
         self._sessions: list[_GroupSession] = []
         self._processes: list[subprocess.Popen[bytes]] = []
+        """Those of ``_sessions``: the list by which :func:`child_session.end_on_error` ends them."""
         self._blocked_since_s: float | None = None
         """Since when other captures hold the devices that every waiting group needs; None while a group is at work."""
         self._holders: tuple[str, ...] = ()
@@ -153,18 +158,19 @@ class _GroupSessions:
         """Return the seconds that a group beginning now may capture for; None without a deadline.
 
         ``slot`` is the group's. The seconds are those left until the deadline, less what the groups need that wait for the same devices,
-        and at least the seconds that the group would have if all were captured in turn.
+        and at least the group's part of the deadline, which its capture was planned with.
         """
-        in_turn_s = self._runs[slot.job].capture_s
-        if self._deadline_s is None or in_turn_s is None:
+        planned_s = self._runs[slot.job].capture_s
+        if self._deadline_s is None or planned_s is None:  # both are None without a deadline
             return None
+        now_s = slot.begin_s  # since the captures of all groups began; below, times count from now
         return devices.time_limit(
-            _shift(slot, slot.begin_s),  # all times count from now, the beginning of this group
-            running=[_shift(session.slot, slot.begin_s) for session in self._sessions],
+            _shift(slot, now_s),
+            running=[_shift(session.slot, now_s) for session in self._sessions],
             waiting=self._waiting,
             devices=self._usable.devices,
-            left_s=self._deadline_s - slot.begin_s,
-            least_s=in_turn_s,
+            left_s=self._deadline_s - now_s,
+            least_s=planned_s,
         )
 
     def _start_session(self, run: RunState, slot: Slot, lease: Lease) -> None:

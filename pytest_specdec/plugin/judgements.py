@@ -89,19 +89,27 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     """Return the judgements in one report of a test, one per verdict.
 
     ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
-    error. Judgements come with the report of the call, or of a setup that failed or was skipped; a teardown that failed by a verdict gives
-    all judgements of its test again. Empty for any other report, such as of a subtest, for a test that runs again (its outcome is none of
-    pytest's own, ``_FINAL``), and for one without a due judgement.
+    error. Empty for a report that does not end its test, and for a test without a due judgement. A teardown has the verdicts of the whole
+    test: if a fixture's check failed there, all judgements are returned again, after those of the call.
     """
-    ends_test = report.when == "call" or (report.when == "setup" and not report.passed)
-    is_over = ends_test and report.outcome in _FINAL and not is_of_subtest(report)
     properties = _read_properties(carried)
-    if not (is_over or _is_failed_by_verdict(report, properties)) or properties.due is None:
+    if properties.due is None:
+        return ()
+    if not (_is_end_of_test(report) or _is_teardown_failed_by_verdict(report, properties)):
         return ()
     text = _error_text(report, properties) or _crash_message(report)
-    blank = _blank_result(report.nodeid, properties.due, result=_pytest_outcome(report, properties), error=text)
-    without_verdict = replace(blank, is_invalid=any(error.get("is_invalid") for error in properties.errors))
-    return _judgements_by_verdict(without_verdict, properties.verdicts, _xfail_reason(report)) or (without_verdict,)
+    judgement = _judgement_without_verdict(report.nodeid, properties.due, result=_pytest_outcome(report, properties), error=text)
+    of_test = replace(judgement, is_invalid=any(error.get("is_invalid") for error in properties.errors))
+    return _judgements_by_verdict(of_test, properties.verdicts, _xfail_reason(report)) or (of_test,)
+
+
+def _is_end_of_test(report: pytest.TestReport) -> bool:
+    """Return True for the report of a call, or of a setup without one.
+
+    False if the test runs again, since its outcome is then none of pytest's own, and for a report on a subtest.
+    """
+    is_last_step = report.when == "call" or (report.when == "setup" and not report.passed)
+    return is_last_step and report.outcome in _FINAL and not is_of_subtest(report)
 
 
 def is_of_subtest(report: pytest.TestReport) -> bool:
@@ -128,10 +136,10 @@ def missing_judgement(nodeid: str, due: DueJudgement, report: pytest.TestReport 
     if report is not None:
         crash = getattr(report.longrepr, "reprcrash", None)
         reason = crash.message if crash else report.longreprtext
-    return _blank_result(nodeid, due, result=PytestOutcome.ERROR, error=f"not made: {reason}")
+    return _judgement_without_verdict(nodeid, due, result=PytestOutcome.ERROR, error=f"not made: {reason}")
 
 
-def _blank_result(nodeid: str, due: DueJudgement, *, result: PytestOutcome, error: str) -> JudgementResult:
+def _judgement_without_verdict(nodeid: str, due: DueJudgement, *, result: PytestOutcome, error: str) -> JudgementResult:
     """Return the judgement of a test that ended without a verdict."""
     return JudgementResult(
         nodeid=nodeid, pair=due.pair, workload=due.workload, family=due.family, result=result, error=error, replay=due.replay
@@ -204,7 +212,7 @@ def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
     return report.longreprtext if (report.when == "setup" and report.failed) or _is_unexpected_pass(report) else ""
 
 
-def _is_failed_by_verdict(report: pytest.TestReport, properties: _Properties) -> bool:
+def _is_teardown_failed_by_verdict(report: pytest.TestReport, properties: _Properties) -> bool:
     """Return True for a teardown in which a fixture checked a verdict that failed."""
     if report.when != "teardown" or not report.failed or not properties.verdicts:
         return False
@@ -212,10 +220,11 @@ def _is_failed_by_verdict(report: pytest.TestReport, properties: _Properties) ->
 
 
 def _crash_message(report: pytest.TestReport) -> str:
-    """Return the message of a test's own failure; empty without one."""
+    """Return the message of a failed call; empty for any other report."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if report.when != "call" or not report.failed or crash is None:
         return ""
+    # A check is an assertion or ``pytest.fail``. With any other exception the test fails by itself.
     return f"{'its own check failed' if _is_failed_check(report) else 'its test failed by itself'}: {crash.message}"
 
 
@@ -257,25 +266,23 @@ def _is_unexpected_pass(report: pytest.TestReport) -> bool:
     return report.failed and report.longreprtext.startswith(_XPASS)
 
 
-def _judgements_by_verdict(
-    without_verdict: JudgementResult, verdicts: Sequence[Mapping[str, Any]], xfail: str
-) -> tuple[JudgementResult, ...]:
+def _judgements_by_verdict(of_test: JudgementResult, verdicts: Sequence[Mapping[str, Any]], xfail: str) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict of a test; () without verdicts.
 
     ``verdicts`` are the properties that the test's checks attached. A judgement has the outcome that the check gave its verdict, but the
-    last one depends on the outcome of the test too (:func:`_last_judgement`). ``without_verdict`` has that outcome, and ``xfail`` is the
-    reason for which a failure is expected, empty if none is.
+    last one depends on the outcome of the test too (:func:`_last_judgement`). ``of_test`` has that outcome and the test's error, and
+    ``xfail`` is the reason for which a failure is expected, empty if none is.
     """
     if not verdicts:
         return ()
-    # Of the judgements of a red test only the last one may have its error.
-    blank = replace(without_verdict, error="" if _is_red(without_verdict) else without_verdict.error)
+    # The error of a red test is about the test itself: only the last judgement may have it, as ``of_test``.
+    common = replace(of_test, error="") if _is_red(of_test) else of_test
     results = [
-        replace(blank, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"])
+        replace(common, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"])
         for entry in verdicts
     ]
     has_failed_verdict = any(result.result is PytestOutcome.FAILED for result in results)
-    return (*results[:-1], _last_judgement(results[-1], without_verdict, xfail, has_failed_verdict=has_failed_verdict))
+    return (*results[:-1], _last_judgement(results[-1], of_test, xfail, has_failed_verdict=has_failed_verdict))
 
 
 def _last_judgement(last: JudgementResult, test: JudgementResult, xfail: str, *, has_failed_verdict: bool) -> JudgementResult:
@@ -288,8 +295,7 @@ def _last_judgement(last: JudgementResult, test: JudgementResult, xfail: str, *,
         return last  # pytest reports a failure waived by the config as skipped
     if xfail and last.has_fault:  # the engine failed, as the mark expects
         return replace(last, result=PytestOutcome.WAIVED, waiver=xfail)
-    if xfail and _is_red(test):
-        # A strict mark fails a test that passed: the mark is no longer needed.
+    if xfail and _is_red(test):  # of red tests only one that passed under a strict mark has an xfail reason: the mark is not needed
         return replace(last, result=PytestOutcome.FAILED, waiver=xfail)
     if not _is_red(test):
         return replace(last, result=test.result)

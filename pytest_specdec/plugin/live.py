@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.server.recipe import ServerRecipe
     from pytest_specdec.capture.server.server import ArmServer
-    from pytest_specdec.capture.server_recipes import ServerRecipes
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.plugin.run_state import RunState
 
@@ -113,9 +112,9 @@ class LiveServers:
 
     def __init__(self, config: pytest.Config, run: RunState) -> None:
         self.timed = True
-        """Whether servers boot under the settings of ``speed:``, if the config has them."""
+        """Whether servers boot under the settings of ``speed:``, if the config has them. The contract's suite sets it to False."""
         self.during_boot: Callable[[str, ServerRecipe], AbstractContextManager[object]] = lambda _arm, _recipe: nullcontext()
-        """Entered while a server boots."""
+        """Entered with arm and recipe while a server boots. The contract's suite sets it, to watch when the server gets ready."""
         self._config = config
         self._run = run
         self._plan: Plan | None = None
@@ -137,7 +136,7 @@ class LiveServers:
 
             expected = rates.expected_rates(run.config, run.runs_folder)
             self._plan = planner.plan_servers(run.config, expected)
-            run.live_pairs = self._plan.pairs
+            run.live_pairs = self._plan.pairs  # a live test is given its pair out of these, since the run may have no plan of its own
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -261,32 +260,30 @@ class LiveServers:
     def _start_server(self, arm: str) -> None:
         """Start the server of ``arm`` and wait until it answers.
 
-        The devices are locked before the first start. While the server boots, no other session may hold the machine to measure speed. The
-        server counts as running unless its start ends in an error, which is raised again.
+        The devices are locked before the first start. While the server boots, no other session may hold the machine to measure speed.
         """
-        recipes, boot = self._recipes(arm)
-        if not boot.attached:
+        from pytest_specdec.capture.server_recipes import ServerRecipes  # noqa: PLC0415 - only a process that boots pays for openai
+
+        assert self._plan is not None, "a replay boots nothing"
+        boot = self._planned_boot(self._plan, arm)
+        recipes = ServerRecipes(config=self._run.config, plan=self._plan, directory=RunDirectory(self._run.root / "live"))
+        if not boot.attached:  # an attached server runs already, wherever it is
             self._take_devices()
         server = recipes.server(boot, lambda: None, lambda: math.inf)  # no heartbeat, and no deadline of a capture
         with ExitStack() as exit_stack:
             self._take_lock(exit_stack, locks.shared)
+            with self.during_boot(arm, server.recipe):
+                server.start()
             self._arms[arm] = server
-            try:
-                with self.during_boot(arm, server.recipe):
-                    server.start()
-            except BaseException:
-                del self._arms[arm]
-                raise
 
-    def _recipes(self, arm: str) -> tuple[ServerRecipes, Boot]:
-        """Return the recipes to start servers with, and the planned boot of ``arm``."""
-        from pytest_specdec.capture.server_recipes import ServerRecipes  # noqa: PLC0415 - only a process that boots pays for openai
+    def _planned_boot(self, plan: Plan, arm: str) -> Boot:
+        """Return the first boot in which ``arm`` answers as baseline or variant, under the settings by ``timed``.
 
-        assert self._plan is not None, "a replay boots nothing"
+        Boots with other roles, such as for scores, serve other ends.
+        """
         role = Role.BASELINE if arm == BASELINE else Role.VARIANT
-        boot = next(boot for boot in self._plan.boots if boot.role is role and boot.arm == arm)
-        directory = RunDirectory(self._run.root / "live")
-        return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=self.timed)
+        boot = next(boot for boot in plan.boots if boot.role is role and boot.arm == arm)
+        return replace(boot, timed=self.timed)
 
     def _take_devices(self) -> None:
         """Check the engine and lock the devices, before the first server is started.

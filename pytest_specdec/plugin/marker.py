@@ -80,10 +80,11 @@ def read(item: pytest.Item) -> SpecdecMark:
             item,
             f"found a mark {'and both fixtures' if captured_fixtures else 'but not the fixture specdec_captured'}",
             "the fixture specdec_captured, in suites/ captured, or specdec_captured_run, in every test with the mark",
-        )
+        )  # ``captured`` is a fixture of the package's own suites, made of specdec_captured
     _check_arguments(item, mark)
     family, whole_run = _marked_family(item, mark.kwargs.get("family")), "specdec_captured_run" in captured_fixtures
-    if whole_run and not run_state.get(item.config).families[family].whole_run:
+    row = run_state.get(item.config).families[family]  # the package of a family declares by it what the judge takes
+    if whole_run and not row.whole_run:
         raise _usage_error(item, f"found specdec_captured_run in a test of {family}", "a family whose row says whole_run=True")
     specdec_mark = SpecdecMark(workload=_marked_workload(item, mark.args), family=family, whole_run=whole_run)
     _check_requests(item, specdec_mark.workload)

@@ -26,7 +26,7 @@ from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.prompts.own import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.matrix import MatrixConfig
@@ -85,32 +85,34 @@ def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
 
 
 def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
-    """Return the states for judging the stored runs of a matrix again.
+    """Return the states for judging the stored runs of a matrix again, one per group.
 
-    Groups that were not captured are left out. Raises RunError if none was.
+    ``root`` is the directory of the matrix's run. Groups that were not captured are left out. Raises RunError if none was.
     """
     settings, stored = config.stash[SETTINGS], matrix_run.read(root)
-    folders = matrix_run.directories(root, stored)
-    captured = {folder: stored.groups[name].cells for name, folder in folders.items() if RunDirectory(folder).plan.is_file()}
-    group_states = [
-        run_state.replayed_state(config, replace(settings, replay=folder, against=_find_predecessor(settings.against, cells)))
-        for folder, cells in captured.items()
-    ]
+    group_states = []
+    for name, folder in matrix_run.directories(root, stored).items():
+        if not RunDirectory(folder).plan.is_file():
+            continue  # not captured
+        # --specdec-against names the run of a whole matrix: the group is compared with the group of it that has the most of its cells.
+        predecessor = _find_predecessor(settings.against, stored.groups[name].cells)
+        state = run_state.replayed_state(config, replace(settings, replay=folder, against=predecessor))
+        # All cells of the matrix count, since the false-alarm budget was split over them.
+        state.cells, state.matrix_name, state.matrix_root = len(stored.matrix.cells), stored.config, root
+        group_states.append(state)
     if not group_states:
         what, expected = "the run of the matrix has no group that was captured", "a plan.json in one of its folders"
         raise RunError(what, where=str(root), found="none", expected=expected)
-    for state in group_states:
-        state.cells, state.matrix_name, state.matrix_root = len(stored.matrix.cells), stored.config, root
     return group_states
 
 
 def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[str, str]) -> None:
     """Write the matrix, and which of its cells the session captures, into the run directory.
 
-    Reports need it, and ``merge`` joins shards by it. Every process of the session calls this; the first one makes the directory. If a new
-    session resumes a run, the folders of groups without answers are removed. ``workloads`` are the digests of the selected tests'
-    workloads, by name. Raises RunError if the directory of a new run holds anything, if it cannot be written, or if the run to resume is
-    none of a matrix or was begun with another release, config, depth, selection or other prompts.
+    Reports need it, and ``merge`` joins shards by it. Every process of the session calls this; the first one makes the directory of a new
+    run, or clears the run to resume of groups that were not begun. ``workloads`` are the digests of the selected tests' workloads, by name.
+    Raises RunError if the directory of a new run holds anything, if it cannot be written, or if the run to resume is none of a matrix or
+    was begun with another release, config, depth, selection or other prompts.
     """
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module
 
@@ -128,11 +130,14 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
     )
     with capture.claim_directory(root):
         directory = RunDirectory(root)
-        if config.stash[SETTINGS].resume is not None:
+        is_first_process = run_documents.session(directory) != first.session  # each process writes the session's id below
+        is_resumed = config.stash[SETTINGS].resume is not None
+        if is_resumed:
             _check_unchanged(root, matrix_run.read(root), run)
-            if run_documents.session(directory) != first.session:
-                _clear([state.root for state in states if state.settings.resume is None])
-        elif run_documents.session(directory) != first.session:
+        if is_first_process and is_resumed:
+            # A group that was not begun has nothing to resume, and is captured into a new folder.
+            _clear([state.root for state in states if state.settings.resume is None])
+        elif is_first_process:
             RunDirectory.create(root)
         run_documents.write_session(directory, first.session)
         texts = (matrix_config.text, *(state.config.text for state in states))
@@ -150,24 +155,25 @@ def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
 
     Both must be of one config and release, with the same prompts, depth and selection of tests, and capture the same cells.
     """
-    difference = next(_compare_runs(stored, current), "")
+    difference = _describe_difference(stored, current)
     if difference:
         what, remedy = "the run to resume was begun with something else", "repeat its command line, or begin a new run"
         expected = "the same config, prompts, depth, tests, --specdec-only and --specdec-shard"
         raise RunError(what, where=str(root), found=difference, expected=expected, remedy=remedy)
 
 
-def _compare_runs(stored: MatrixRun, current: MatrixRun) -> Iterator[str]:
-    """Yield a text for each difference between the run to resume and this session's.
+def _describe_difference(stored: MatrixRun, current: MatrixRun) -> str:
+    """Return the first difference between the run to resume and this session's.
 
-    First comes one in what even the shards of a run have in common, such as the config, then one in the cells to capture.
+    Compared are release, matrix, depth, config, prompts and workloads, then the cells to capture. Empty without a difference.
     """
     difference = find_difference(current, stored)
     if difference is not None:
-        yield f"{difference.what}: {difference.here}, and the run has {difference.there}"
+        return f"{difference.what}: {difference.here}, and the run has {difference.there}"  # here: in this session
     selected, begun = set(current.captured), set(stored.captured)
     if selected != begun:
-        yield f"{len(begun - selected)} cells of the run are not selected, and {len(selected - begun)} others are"
+        return f"{len(begun - selected)} cells of the run are not selected, and {len(selected - begun)} others are"
+    return ""
 
 
 def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:

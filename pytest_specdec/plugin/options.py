@@ -212,20 +212,21 @@ def _parse_duration(text: str) -> float:
 def resolve(config: pytest.Config) -> Settings:
     """Return the settings of a session.
 
-    The command line overrides the ini key, and that overrides the default. A stored run named by its archive is unpacked, and ``archives``
-    then has both paths. Raises pytest.UsageError for an invalid value and for options that exclude each other.
+    The command line overrides the ini key, and that overrides the default. A stored run named by its archive is unpacked for the session.
+    Raises pytest.UsageError for an invalid value and for options that exclude each other.
     """
-    _check_empty(config)
+    _refuse_empty_values(config)  # first: an empty path would be taken for the current folder
     config_name, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
-    archives: dict[Path, Path] = {}
+    archives: dict[Path, Path] = {}  # filled in place by the functions that unpack a stored run: the archive, by the folder of the run
     run_dir, replay = _path_option(config, "--specdec-run-dir"), _replayed_run(config, archives)
     _check_run_dir(config, run_dir)
     resume, continued = _path_option(config, "--specdec-resume"), _path_option(config, "--specdec-continue")
-    _check_taken_up("--specdec-resume", resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
-    _check_taken_up("--specdec-continue", continued, {"--specdec-replay": replay, "--specdec-run-dir": run_dir, "--specdec-resume": resume})
-    matrix_options.check_continued(continued)
+    others = {"--specdec-replay": replay, "--specdec-run-dir": run_dir}
+    _check_extended_run("--specdec-resume", resume, others)
+    _check_extended_run("--specdec-continue", continued, {**others, "--specdec-resume": resume})
+    matrix_options.check_continued(continued)  # the run of a matrix can be resumed, but not continued
     against = _stored_run(config, "--specdec-against", archives)
-    _check_against(against, replay or resume or continued)
+    _check_against(against, replay or resume or continued)  # a run is not compared with itself
     return Settings(
         config=config_name or config.getini("specdec_config") or None,
         config_given=config_name is not None,
@@ -255,7 +256,7 @@ def resolve(config: pytest.Config) -> Settings:
     )
 
 
-def _check_empty(config: pytest.Config) -> None:
+def _refuse_empty_values(config: pytest.Config) -> None:
     """Raise pytest.UsageError for an option of ``_NAMING`` (paths, names and the like) with an empty value.
 
     An unset shell variable gives such a value; the default would then judge something else than was meant.
@@ -301,11 +302,11 @@ def _stored_run(config: pytest.Config, option: str, archives: dict[Path, Path]) 
 def _replayed_run(config: pytest.Config, archives: dict[Path, Path]) -> Path | None:
     """Return the run directory to replay; None if none is named.
 
-    In a repro, a folder with one wrong answer and the part of its run behind that, the run lies one folder deeper. Raises pytest.UsageError
-    if the folder holds no run.
+    In a repro, a folder that reproduces one wrong answer, the run is a subfolder. ``archives`` gets an unpacked archive by its new folder.
+    Raises pytest.UsageError if there is no run, or if it cannot be read.
     """
     folder = _stored_run(config, "--specdec-replay", archives)
-    if folder is None or _holds_run("--specdec-replay", folder):
+    if folder is None or _holds_run(folder, named_by="--specdec-replay"):
         return folder
     from pytest_specdec.files.run_directory import REPRO_RUN  # noqa: PLC0415 - only a replay of a repro pays for it
 
@@ -354,7 +355,7 @@ def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
         raise pytest.UsageError(msg)
 
 
-def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None]) -> None:
+def _check_extended_run(option: str, run: Path | None, others: dict[str, Path | None]) -> None:
     """Raise pytest.UsageError if the run to resume or continue is no stored run.
 
     ``run`` is the value of ``option``. ``others`` are the values of options that name another run directory: none of these may be given
@@ -369,7 +370,7 @@ def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None
 
 def _check_stored_run(option: str, run: Path | None) -> None:
     """Raise pytest.UsageError if ``run`` is no stored run, or cannot be read."""
-    if run is not None and not _holds_run(option, run):
+    if run is not None and not _holds_run(run, named_by=option):
         actual = f"no plan.json in {run}" if run.is_dir() else f"the file {run}" if run.is_file() else f"no directory {run}"
         msg = f"{option}: found {actual}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
@@ -380,19 +381,18 @@ def _check_against(earlier: Path | None, run: Path | None) -> None:
 
     ``run`` is the stored run that is judged itself; None of either is no error.
     """
-    option = "--specdec-against"
-    _check_stored_run(option, earlier)
+    _check_stored_run("--specdec-against", earlier)
     if earlier is not None and run is not None and earlier.resolve() == run.resolve():
-        msg = f"{option}: found {run}, the run that is judged itself; expected the run of the build before the upgrade"
+        msg = f"--specdec-against: found {run}, the run that is judged itself; expected the run of the build before the upgrade"
         raise pytest.UsageError(msg)
 
 
-def _holds_run(option: str, folder: Path) -> bool:
-    """Return True if a folder holds a run, or the run of a matrix; raise pytest.UsageError if it cannot be read."""
+def _holds_run(folder: Path, *, named_by: str) -> bool:
+    """Return True if a folder holds a run, or a matrix's; raise pytest.UsageError, with the option ``named_by``, if unreadable."""
     try:
         return any((folder / name).is_file() for name in ("plan.json", "matrix.json"))
     except OSError as error:
-        msg = f"{option}: cannot read {folder}: {error.strerror}"
+        msg = f"{named_by}: cannot read {folder}: {error.strerror}"
         raise pytest.UsageError(msg) from None
 
 
@@ -433,15 +433,15 @@ def _updates_baselines(count: int, replay: Path | None) -> bool:
     return count > 0
 
 
-def _accepted_reason(text: str | None, updates: int) -> str:
+def _accepted_reason(text: str | None, update_count: int) -> str:
     """Return the reason for accepting a regression; empty if none is accepted.
 
-    Raises pytest.UsageError if the option has an empty text, or is given without an update of the baseline file.
+    Raises pytest.UsageError for an empty ``text``, or if --specdec-update-baselines, given ``update_count`` times, is missing.
     """
     if text is None:
         return ""
     option = "--specdec-accept-regression"
-    if not updates:
+    if not update_count:
         msg = f"{option}: found no --specdec-update-baselines; expected both: only an update loosens gates"
         raise pytest.UsageError(msg)
     if not text.strip():

@@ -29,55 +29,55 @@ class Ticker:
     def __init__(self, config: pytest.Config) -> None:
         reporter = config.pluginmanager.getplugin("terminalreporter")
         self._reporter = reporter if reporter is not None and config.get_verbosity() >= 0 else None
-        # Not called: it is a plain bool before pytest 8.4.
+        # bool(): isatty is True or False before pytest 8.4, and since then a method that is also a bool.
         self._in_place = reporter is not None and bool(reporter.isatty) and "CI" not in os.environ
-        self._began: dict[tuple[str, int], Progress] = {}
-        """Where the current step of each run's boot began: several may be at work."""
-        self._written: dict[tuple[str, int], Progress] = {}
-        """What the last plain line of each run's boot showed."""
-        self._in_line = False
-        """Whether the cursor is in a line that is rewritten in place."""
+        self._step_began: dict[tuple[str, int], Progress] = {}
+        """The first progress of a boot's current step, by the name of its run and its number there: several boots may be at work."""
+        self._last_printed: dict[tuple[str, int], Progress] = {}
+        """The progress in a boot's last plain line, by the same."""
+        self._is_line_open = False
+        """Whether the terminal's last line is one to rewrite in place, without a line end."""
 
     def __call__(self, now: Progress, run: str = "") -> None:
         """Show the progress ``now`` of a run through pytest's terminal reporter.
 
-        ``run`` is its name among several runs at once. Where the step began is noted too, to show its rate.
+        ``run`` is its name among several runs at once. To show a step's rate, the progress at its beginning is kept.
 
         On a terminal one line is rewritten in place. Elsewhere, as in CI, a new line is written at a boot's first step and then every
         ``EVERY_S`` seconds. A text that is no step of a boot gets a line that stays.
         """
-        key = (run, now.boot)
-        if not progress.same_step(now, self._began.get(key)):
-            self._began[key] = now
         if self._reporter is None:
             return
-        line = progress.line(now, self._began[key], run)
+        boot = (run, now.boot)
+        if not progress.same_step(now, self._step_began.get(boot)):
+            self._step_began[boot] = now
+        line = progress.line(now, self._step_began[boot], run)
         if now.doing not in STEPS:
             self.say(line)
         elif self._in_place:
             self._reporter.rewrite(line[: get_terminal_size().columns - 1], erase=True)
-            self._in_line = True
-        elif self._is_due(key, now):
+            self._is_line_open = True  # the next line that stays has to erase it
+        elif _is_due(now, self._last_printed.get(boot)):
             self._reporter.write_line(line)
-            self._written[key] = now
-
-    def _is_due(self, key: tuple[str, int], now: Progress) -> bool:
-        """Return True if a plain line for this boot is due.
-
-        The first is due at once, a later one ``EVERY_S`` seconds after the last.
-        """
-        last = self._written.get(key)
-        return last is None or now.at_s - last.at_s >= EVERY_S
+            self._last_printed[boot] = now
 
     def say(self, line: str) -> None:
         """Write a line that stays, erasing a progress line first."""
         if self._reporter is None:
             return
-        if self._in_line:
+        if self._is_line_open:
             self._reporter.rewrite("", erase=True)
             self._reporter.write("\r")
-            self._in_line = False
+            self._is_line_open = False
         self._reporter.write_line(line)
+
+
+def _is_due(now: Progress, last_printed: Progress | None) -> bool:
+    """Return True if a plain line with the progress ``now`` of a boot is due.
+
+    The first is due at once, a later one ``EVERY_S`` seconds after the last, which showed ``last_printed``.
+    """
+    return last_printed is None or now.at_s - last_printed.at_s >= EVERY_S
 
 
 def last_word(status: Status) -> str:

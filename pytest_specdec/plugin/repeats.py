@@ -65,12 +65,13 @@ def _open_judgements(run: RunState) -> list[Judgement]:
 def _is_open(run: RunState, judgement: Judgement) -> bool:
     """Return True if the judge finds the answers so far suspicious.
 
-    It calls them so at lower evidence than in the test (``repeatable``), since asking again costs time alone. False if the answers cannot
-    be read; their test reports that.
+    Less evidence is needed for that here than in the test: to ask again in vain costs only time. False if the answers cannot be read; their
+    test reports that.
     """
     try:
-        measured = stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair))
+        answers = stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair))
     except RunError:
         return False
-    verdict = registry.judge_of(run.families[judgement.family])(replace(measured, repeatable=True, on_verdict=None))
+    judge = registry.judge_of(run.families[judgement.family])
+    verdict = judge(replace(answers, repeatable=True))  # repeatable: the judge then calls a count suspicious at less evidence
     return verdict.outcome is Outcome.SUSPICIOUS

@@ -29,6 +29,7 @@ from pytest_specdec.report.run import Run, RunClass, TimedAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from xml.etree.ElementTree import Element
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.files.secrets import Secrets
@@ -181,28 +182,35 @@ def add_benchmarks(config: pytest.Config, run: Run, group: str = "") -> None:
 
 
 def withhold_speeds(config: pytest.Config, run: Run) -> None:
-    """Remove the speed of variants with wrong tokens from JUnit cases.
+    """Remove the speed of variants with wrong tokens from pytest's JUnit file.
 
-    The cases are still in memory, since pytest writes the file later. Nothing is done in a session without a JUnit file.
+    pytest has not written the file yet, so that its cases are changed in memory. Nothing is done in a session without a JUnit file.
     """
-    log, pairs = config.stash.get(xml_key, None), run.not_counted
-    if log is None or not pairs:
-        return
-    for reporter in log.node_reporters_ordered:
-        junit.withhold_speed(reporter.to_xml(), pairs)
+    pairs_with_wrong_tokens = run.not_counted
+    for case in _list_cases(config):
+        junit.withhold_speed(case, pairs_with_wrong_tokens)
 
 
 def point_to_leaders(config: pytest.Config, run: Run) -> None:
     """Name the leading failure in the JUnit case of each following failure.
 
-    The session's cases are still in memory, since pytest writes the file later. Nothing is done in a session without a JUnit file.
+    pytest has not written the file yet, so that its cases are changed in memory. Nothing is done in a session without a JUnit file.
     """
     log = config.stash.get(xml_key, None)
-    pointers_by_case = {} if log is None else junit.pointers(run, log.prefix or "")
-    if log is None or not pointers_by_case:
+    if log is None:
         return
-    for reporter in log.node_reporters_ordered:
-        junit.add_pointer(reporter.to_xml(), pointers_by_case)
+    pointers_by_case = junit.pointers(run, log.prefix or "")  # the prefix of class names, by --junit-prefix
+    for case in _list_cases(config):
+        junit.add_pointer(case, pointers_by_case)
+
+
+def _list_cases(config: pytest.Config) -> list[Element]:
+    """Return the test cases of pytest's JUnit file; [] in a session without one.
+
+    They are the very elements that pytest writes later: once a test has ended, ``to_xml`` of its reporter returns the same one each time.
+    """
+    log = config.stash.get(xml_key, None)
+    return [] if log is None else [reporter.to_xml() for reporter in log.node_reporters_ordered]
 
 
 def describe_run(config: pytest.Config, run: Run, group: str = "") -> None:

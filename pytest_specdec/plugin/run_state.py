@@ -58,15 +58,15 @@ class RunState:
         self.root = root
         """Where the run is, or will be."""
         self.warnings = warnings
-        """Of the pair lint."""
+        """Lines to print on a variant that differs from the baseline in more than speculation, or on an option without effect."""
         self.session = uuid.uuid4().hex
         """The id of the session, which all its workers share."""
         self.loaded = config
-        """The config with every ``${VAR}`` as written: another machine has values of its own."""
+        """The config with every ``${VAR}`` as written, for another machine, which has values of its own for them."""
         self.planned_by: Callable[[Config], Plan] | None = None
         """Makes the plan on the machine that captures; None where the plan is a stored one."""
         self.capture_s = settings.deadline_s
-        """Seconds that the capture may take: those planned with, or more where other groups of a matrix leave them; None for any."""
+        """Most seconds of the capture, None without a limit: a group's part of the deadline, or more if other groups need less."""
         self.arguments: tuple[str, ...] = ()
         """Of the session: those of the ini file, the environment and the command line."""
         self.invoked_in = Path()
@@ -82,7 +82,7 @@ class RunState:
         self.prompts: tuple[OwnPrompt, ...] = ()
         """Those of the config, read for a capture; a replay has them in its plan."""
         self.live_pairs: tuple[Pair, ...] = ()
-        """Those of tests against live servers, which nothing may have been planned for."""
+        """The pairs of tests that ask running servers themselves; the plan, which has what is captured, may lack them."""
         self.cells = 0
         """Of the whole matrix that the config is a group of, whatever part of it this session runs; 0 without one."""
         self.matrix_name = ""
@@ -307,18 +307,18 @@ def check_earlier(earlier: Path) -> None:
 
 
 def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
-    """Return the state for judging a stored run again, with its plan.
+    """Return the state for judging a stored run again.
 
-    ``settings`` name the run. Its config may be another one than at the capture. Raises RunError or ConfigError if run, config or baseline
-    file are invalid, and RunError if the run of a matrix is named to compare it with.
+    ``settings`` name the run. A config on the command line replaces the stored one, and with it the plan's golden floors. Raises RunError
+    or ConfigError if run, config or baseline file are invalid, and RunError if the run of a matrix is named to compare it with.
     """
     assert settings.replay is not None
-    _check_one_predecessor(settings)
-    plan = run_documents.read_plan(RunDirectory.open(settings.replay))
-    baseline_file.check(baselines_folder(settings), plan.config)
-    stored_config = _replayed_config(config, settings.replay, plan)
-    plan = _replayed_plan(settings, stored_config, plan)
-    return RunState(settings, stored_config, root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
+    _refuse_matrix_as_predecessor(settings)
+    stored_plan = run_documents.read_plan(RunDirectory.open(settings.replay))
+    baseline_file.check(baselines_folder(settings), stored_plan.config)
+    judging_config = _replayed_config(config, settings.replay, stored_plan)
+    plan = _replace_golden_floors(settings, judging_config, stored_plan)
+    return RunState(settings, judging_config, root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
 
 
 def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, root: Path) -> RunState:
@@ -355,7 +355,7 @@ def _check_predecessor(settings: Settings, config: Config) -> None:
     A config with ``engines`` is compared with its old engine, so that ``--specdec-against`` would name a second predecessor. Raises
     RunError if the predecessor is the run of a matrix, which has several runs.
     """
-    _check_one_predecessor(settings)
+    _refuse_matrix_as_predecessor(settings)
     if config.old is not None and settings.against:
         where = f"{config.path}  engines"
         what, expected = "the run has two predecessors", "either `engines` or --specdec-against"
@@ -365,7 +365,7 @@ def _check_predecessor(settings: Settings, config: Config) -> None:
         )
 
 
-def _check_one_predecessor(settings: Settings) -> None:
+def _refuse_matrix_as_predecessor(settings: Settings) -> None:
     """Raise RunError if one run is to be compared with the run of a matrix."""
     if settings.against is None or not matrix_run.is_matrix_run(settings.against):
         return
@@ -408,7 +408,7 @@ def _replayed_config(config: pytest.Config, replay: Path, plan: Plan) -> Config:
     return replace(load.load(path), name=plan.config)
 
 
-def _replayed_plan(settings: Settings, config: Config, plan: Plan) -> Plan:
+def _replace_golden_floors(settings: Settings, config: Config, plan: Plan) -> Plan:
     """Return the stored plan, with golden floors of the replay's config.
 
     A golden floor is the least acceptance length by a published file. The stored floors stay unless the command line names a config. Pairs

@@ -119,12 +119,13 @@ class RunSummary:
         if against is None:
             old_run = old_engine.run_directory(self.root)
             return None if old_run is None else _Predecessor(path=old_run, obstacle=old_engine.why_missing(self.root))
-        # The state of a group has the earlier group's run in place of the earlier matrix's; None if that captured none of its cells.
         state = self._state()
-        path = state.settings.against if state else against
-        if path is None:
+        if state is None:  # the session's config is invalid, so that no earlier group was chosen
+            return _Predecessor(path=against, obstacle="")
+        # In a group's settings the earlier group's run has replaced that of the matrix, or None has: no earlier group has its cells.
+        if state.settings.against is None:
             return _Predecessor(path=against, obstacle="the earlier run has none of these cells")
-        return _Predecessor(path=path, obstacle="")
+        return _Predecessor(path=state.settings.against, obstacle="")
 
     def _gather_run(self) -> Run:
         """Return the run with all data for the reports but a comparison."""
@@ -133,25 +134,7 @@ class RunSummary:
         baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)
         baselines = baseline_file.read_conditions(run_state.baselines_folder(settings), plan.config, environment) if environment else ()
         status = _read_or_none(run_documents.read_status, directory)
-        status_notes = (*_capture_error(status), *status.warnings, *_missing_old(status)) if status else ()
         capabilities = _read_or_none(run_documents.read_capabilities, directory) or {}
-        untested_notes = table.untested_routes(capabilities)
-        state = self._state()
-        unused_notes = self._unused_notes(state.config) if state else ()
-        published_notes = self._published_notes(state.config) if state else ()
-        # A replay takes golden floors from the config of its command line, if that names one.
-        judged_plan = state.plan if settings.replay and state else plan
-        notes = (
-            *self._warnings,
-            *status_notes,
-            *untested_notes,
-            *own_prompts(plan),
-            *judgements.left_out_notes(self._left_out),
-            *baseline_notes,
-            *self._golden_notes(judged_plan),
-            *published_notes,
-            *unused_notes,
-        )
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
             directory=commands.as_typed(self.root, self._config),
@@ -162,12 +145,29 @@ class RunSummary:
             status=status,
             judgements=_sort_results(plan, self._judgements),
             capabilities=capabilities,
-            notes=notes,
+            notes=(
+                *self._warnings,
+                *((*_capture_error(status), *status.warnings, *_missing_old(status)) if status else ()),
+                *table.untested_routes(capabilities),
+                *own_prompts(plan),
+                *judgements.left_out_notes(self._left_out),
+                *baseline_notes,
+                *self._config_notes(),
+            ),
             made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
             commands=commands.next_steps(self._config, self.root, self._whole),
             timings=tuple(report_files.timings(directory, plan)) if saves_benchmarks else (),
             verbose=self._config.get_verbosity() > 0,
         )
+
+    def _config_notes(self) -> tuple[str, ...]:
+        """Return notes on golden floors, published figures, and what of the config was not used."""
+        state = self._state()
+        if state is None:  # the session's config is invalid, but the stored plan has golden floors
+            return self._golden_notes(self._plan)
+        # A replay takes golden floors from the config of its command line, if that names one.
+        judged_plan = state.plan if self._settings.replay else self._plan
+        return (*self._golden_notes(judged_plan), *self._published_notes(state.config), *self._unused_notes(state.config))
 
     def _published_notes(self, config: Config) -> tuple[str, ...]:
         """Return the config's published figures of others; () unless speed was judged."""
@@ -232,20 +232,19 @@ class RunSummary:
         if environment is None or folder is None:
             return ()
         plan = self._plan
-        if plan.within_one_boot:
+        if plan.within_one_boot:  # so it is with attached servers alone
             refusal = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
             return (refusal,) if settings.update_baselines else ()
-        results = self._baseline_results(run, plan)
+        results = self._results_for_baseline(run, plan)
         unclean_lines = update.unclean_lines(results)
         if settings.update_baselines:
             updated = update.update(settings.baselines, run.plan.config, environment, results)
-            update_lines = (
-                (f"baseline updated: {self._as_typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
-            )
-            return (*update_lines, *unclean_lines, *update.refusal_lines(results))
+            moved_gates = (f"  {move}" for move in updated.moves) if updated else ()
+            update_lines = (f"baseline updated: {self._as_typed(updated.path)}", *moved_gates) if updated else ()
+            return (*update_lines, *unclean_lines, *update.refusal_lines(results))  # refusals are of single verdicts on clean variants
         baseline_path = baseline_file.path(settings.baselines, run.plan.config, environment)
         if baseline_path.is_file():
-            return ()
+            return ()  # nothing is to be written, and so nothing was kept out
         path = update.write_candidate(folder, environment, results)
         if path is None:
             return unclean_lines
@@ -254,8 +253,12 @@ class RunSummary:
             f"baseline candidate: {self._as_typed(path)}; to gate on it: {commands.move_command(path, baseline_path, self._config)}",
         )
 
-    def _baseline_results(self, run: Run, plan: Plan) -> update.Results:
-        """Return the run's verdicts and accepted lengths, as a baseline file needs them."""
+    def _results_for_baseline(self, run: Run, plan: Plan) -> update.Results:
+        """Return what a baseline file needs of the run.
+
+        These are the verdicts, the accepted lengths (tokens per verify step), the user's reason for taking figures that failed, empty
+        without one, and for each variant whose tokens are wrong or not judged the reason against taking anything.
+        """
         verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
         return update.Results(
             verdicts=verdicts,
@@ -271,19 +274,21 @@ class RunSummary:
 def _read_lengths(directory: RunDirectory, plan: Plan, verdicts: Sequence[Verdict]) -> dict[tuple[str, str], CellLengths]:
     """Return the accepted lengths in the transcripts, by variant and workload.
 
-    Only pairs and workloads with a verdict on the acceptance length and a readable transcript are among them.
+    Only pairs and workloads with a verdict on the acceptance length and a readable transcript are among them. With the lengths goes a
+    digest of how the requests were sent: the lengths of two runs are pooled only if it is the same.
     """
     from pytest_specdec.judge.acceptance.stored import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
 
     by_variant_and_workload: dict[tuple[str, str], CellLengths] = {}
     for verdict in verdicts:
-        if isinstance(verdict.promise, AcceptedLength):
-            with suppress(RunError):
-                transcript = transcripts.read(directory, verdict.pair, verdict.workload)
-                workload = plan.workload(verdict.workload)
-                if transcript is not None:
-                    accepted_lengths = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
-                    by_variant_and_workload[verdict.pair, verdict.workload] = accepted_lengths
+        if not isinstance(verdict.promise, AcceptedLength):  # the promise is what a verdict measured
+            continue
+        with suppress(RunError):
+            transcript = transcripts.read(directory, verdict.pair, verdict.workload)
+            workload = plan.workload(verdict.workload)
+            if transcript is not None:
+                accepted_lengths = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
+                by_variant_and_workload[verdict.pair, verdict.workload] = accepted_lengths
     return by_variant_and_workload
 
 

@@ -52,30 +52,40 @@ class _OpenJudgement:
 def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) -> Plan:
     """Return the plan for resuming or continuing a stored run.
 
-    A resumed run keeps the stored plan. The round of a continued run has further requests for an inconclusive or suspicious sampling
-    verdict, and the same requests again for a suspicious count of wrong tokens. ``workloads`` are those of the selected tests, with the
+    A resumed run keeps the stored plan, and that of a continued run gets a round. ``workloads`` are those of the selected tests, with the
     requests of every depth. ``run`` has the plan of this session, made anew: it must be the one that the stored run was begun with.
 
     Raises pytest.UsageError if config, variables, plan or machine have changed, or if there is nothing to continue.
     """
-    root, settings, directory = run.root, run.settings, RunDirectory.open(run.root)
-    option = "--specdec-continue" if settings.continued else "--specdec-resume"
+    directory, is_continued = RunDirectory.open(run.root), run.settings.continued is not None
     stored = run_documents.read_plan(directory)
-    _check_unchanged(option, directory, run, extension.base(stored))
-    if not settings.continued:
+    plan_at_start = extension.base(stored)  # without the rounds of earlier continuations, which the plan of this session lacks too
+    _check_unchanged("--specdec-continue" if is_continued else "--specdec-resume", directory, run, plan_at_start)
+    if not is_continued:
         return stored
-    sampling, counts = _find_open_sampling(directory), _find_open_counts(directory)
-    open_names = {judgement.workload for judgement in (*sampling, *counts)}
+    # Under xdist the controller numbers the round: another worker may have written it into the plan already.
+    round_number = getattr(config, "workerinput", {}).get(handover.ROUND)
+    return _add_round(directory, stored, workloads, round_number)
+
+
+def _add_round(directory: RunDirectory, stored: Plan, workloads: Sequence[Workload], round_number: int | None) -> Plan:
+    """Return the stored plan with a round for the open verdicts on ``workloads``.
+
+    An inconclusive or suspicious sampling verdict gets further requests, and a suspicious count of wrong tokens the same requests again.
+    Without a ``round_number`` it is the next round. Raises pytest.UsageError if no verdict is open.
+    """
+    open_sampling, open_counts = _find_open_sampling(directory), _find_open_counts(directory)
+    open_judgements = [*open_sampling, *open_counts]
+    open_names = {judgement.workload for judgement in open_judgements}
     workloads_to_extend = {workload.name: workload for workload in workloads if workload.name in open_names}
     if not workloads_to_extend:
-        why = run_documents.unscorable_reason(directory)
-        reason = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
+        why = run_documents.unscorable_reason(directory)  # then no judgement counts as open
+        reason = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {directory.root}/run.json"
         msg = f"--specdec-continue: found {reason}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
-    # Under xdist the controller numbers the round: another worker may have written it into the plan already.
-    round_ = getattr(config, "workerinput", {}).get(handover.ROUND) or next_round(root)
-    pairs = [judgement.pair for judgement in (*sampling, *counts) if judgement.workload in workloads_to_extend]
-    return extension.extend(stored, workloads_to_extend, pairs, round_, again={judgement.workload for judgement in counts})
+    pairs = [judgement.pair for judgement in open_judgements if judgement.workload in workloads_to_extend]
+    names_to_repeat = {judgement.workload for judgement in open_counts}
+    return extension.extend(stored, workloads_to_extend, pairs, round_number or next_round(directory.root), again=names_to_repeat)
 
 
 def can_continue(root: Path) -> bool:
@@ -114,11 +124,11 @@ def _find_open_counts(directory: RunDirectory) -> list[_OpenJudgement]:
 def _find_open_judgements(directory: RunDirectory, is_open: Callable[[str, str], bool]) -> list[_OpenJudgement]:
     """Return the judgements in ``run.json`` for which ``is_open`` is true.
 
-    ``is_open`` gets family and outcome. Returns [] if the server cannot score given tokens, since more tokens would then settle nothing,
-    and without a readable ``run.json``. Raises RunError if another release wrote that file.
+    ``is_open`` gets family and outcome. Returns [] without a readable ``run.json``, and if the server cannot score given tokens. Raises
+    RunError if another release wrote that file.
     """
     if run_documents.unscorable_reason(directory):
-        return []
+        return []  # sampling and wrong tokens are both judged by the server's scores, so that no answers would settle them
     try:
         document = json.loads(directory.run.read_text(encoding="utf-8"))
         codec.check_schema(str(directory.run), document["schema"], SCHEMA)

@@ -65,8 +65,8 @@ class SummaryPlugin:
         """The node ids of skipped tests."""
         self._failed: dict[str, pytest.TestReport] = {}
         """By node id."""
-        self._repeated: dict[str, str] = {}
-        """The kind of each test's error, by node id, if another test has shown it in full; else empty."""
+        self._kinds_of_repeated_errors: dict[str, str] = {}
+        """By node id, the kind of a test's error, such as ``invalid``, if another test has shown the same error in full; else empty."""
         self.runs: dict[Path, Run] = {}
         """By directory, the runs that the session judged, gathered at its end: one, or one for each group of a matrix."""
         self._summaries: dict[Path, RunSummary] = {}
@@ -83,14 +83,15 @@ class SummaryPlugin:
         elif report.skipped and not judgements.is_of_subtest(report):
             self._skipped.add(report.nodeid)
         carried = judgements.detach(report)
-        if carried:
-            self._repeated[report.nodeid] = judgements.repeated_error(carried)
-            results = judgements.judgements(report, carried)
-            if results and report.when == "teardown":  # they are all judgements of the test, the earlier ones again
-                self._judgements = [earlier for earlier in self._judgements if earlier.nodeid != report.nodeid]
-            self._judgements += results
-            self._left_out |= judgements.left_out_judgements(carried)
-            self._due |= judgements.due_judgements(carried)
+        if not carried:
+            return
+        self._kinds_of_repeated_errors[report.nodeid] = judgements.repeated_error(carried)
+        results = judgements.judgements(report, carried)
+        if results and report.when == "teardown":  # it has all judgements of the test, which replace those from its call
+            self._judgements = [earlier for earlier in self._judgements if earlier.nodeid != report.nodeid]
+        self._judgements += results
+        self._left_out |= judgements.left_out_judgements(carried)
+        self._due |= judgements.due_judgements(carried)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
@@ -99,7 +100,7 @@ class SummaryPlugin:
         Such an error is counted under its kind, such as ``invalid``, so that pytest does not print it again. Returns None for any other
         report and with ``-v``: pytest's own status then stays.
         """
-        kind = self._repeated.get(report.nodeid, "")
+        kind = self._kinds_of_repeated_errors.get(report.nodeid, "")
         is_listed = report.when == "setup" and report.failed and bool(kind) and not self._config.get_verbosity() > 0
         return (kind, "E", kind.upper()) if is_listed else None
 
@@ -107,21 +108,21 @@ class SummaryPlugin:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
         """Gather the run's judgements before pytest-benchmark saves its benchmarks.
 
-        The run's timings can then be added to them. The session's exit status is set by the judgements. Nothing is done if there is no run
-        of this session, nor after a usage error: the reports of a run that was not to be resumed stay.
+        The run's timings can then be added to them. The session's exit status is set by the judgements. Nothing is done after a usage
+        error, nor if this session neither captured nor judged a run.
         """
-        if exitstatus == pytest.ExitCode.USAGE_ERROR:
+        if exitstatus == pytest.ExitCode.USAGE_ERROR:  # such as for a run that cannot be resumed: it keeps the reports that it has
             yield
             return
         matrix = matrix_run.read_or_none(self._root)
         roots = [*matrix_run.directories(self._root, matrix).values()] if matrix else [self._root]
-        own_roots = [root for root in roots if (root / "plan.json").is_file() and self._is_own(root)]
+        own_roots = [root for root in roots if (root / "plan.json").is_file() and self._is_of_session(root)]
         if own_roots:
             self._gather(own_roots, matrix)
             self._set_exit_status(session, exitstatus)
         yield
 
-    def _is_own(self, root: Path) -> bool:
+    def _is_of_session(self, root: Path) -> bool:
         """Return True if this session captured or judged the run in a directory.
 
         A session that began at the same time may have claimed the directory first.
@@ -136,13 +137,13 @@ class SummaryPlugin:
         to that one in the JUnit file and, in place of its text unless the run is verbose, in pytest's output. The report files are written
         here only in a session without a terminal reporter, which has no summary.
         """
-        self._judgements += self._missing_judgements()
+        self._judgements += self._errors_for_missing_judgements()
         for root in roots:
             self._summaries[root] = summary = self._summarise(root, is_group=matrix is not None)
             self.runs[root] = run = summary.gather()
             group = root.name if matrix else ""
             report_files.add_benchmarks(self._config, run, group)
-            report_files.withhold_speeds(self._config, run)
+            report_files.withhold_speeds(self._config, run)  # only after the last test all variants with wrong tokens are known
             report_files.point_to_leaders(self._config, run)
             report_files.describe_run(self._config, run, group)
             if not run.verbose:
@@ -171,7 +172,7 @@ class SummaryPlugin:
         if self._config.stash[SETTINGS].exit_codes and session.exitstatus in replaceable:
             session.exitstatus = run_class.exit_code
 
-    def _missing_judgements(self) -> list[JudgementResult]:
+    def _errors_for_missing_judgements(self) -> list[JudgementResult]:
         """Return an error for each selected test that neither came to a judgement nor was skipped.
 
         A run that lacks a planned judgement would else be called clean.

@@ -146,15 +146,15 @@ def export(spans: Sequence[ReadableSpan]) -> str:
     It takes at most :data:`_MOST_S` seconds, whatever the endpoint does: the exporter's own limit does not hold for the
     look-up of a name, nor for an answer that comes byte by byte.
     """
-    problems: list[str] = [f"no answer within {_MOST_S:g} s"]  # the thread adds its result, if it ends in time
-    thread = threading.Thread(target=_export, args=(spans, problems), name="specdec-traces", daemon=True)
+    problems: list[str] = [f"no answer within {_MOST_S:g} s"]  # the last counts: a thread, which returns nothing, adds its own in time
+    thread = threading.Thread(target=lambda: problems.append(_export(spans)), name="specdec-traces", daemon=True)
     thread.start()
     thread.join(_MOST_S)
     return problems[-1]
 
 
-def _export(spans: Sequence[ReadableSpan], problems: list[str]) -> None:
-    """Send ``spans`` and append the result to ``problems``: an empty string, or why it failed.
+def _export(spans: Sequence[ReadableSpan]) -> str:
+    """Send ``spans``; return why it failed, or an empty string.
 
     The exporter only logs why it failed, so its log is read.
     """
@@ -167,11 +167,12 @@ def _export(spans: Sequence[ReadableSpan], problems: list[str]) -> None:
         exporter: SpanExporter = OTLPSpanExporter(timeout=_MOST_S)
         result = exporter.export(spans)
         exporter.shutdown()
-        problems.append("" if result is SpanExportResult.SUCCESS else log.text)
+        problem = "" if result is SpanExportResult.SUCCESS else log.text
     except Exception as error:  # noqa: BLE001 - a trace that is not sent is no reason to fail a run
-        problems.append(f"{type(error).__name__}: {error}")
+        problem = f"{type(error).__name__}: {error}"
     finally:
         logger.removeHandler(log)
+    return problem
 
 
 class _LastMessage(logging.Handler):

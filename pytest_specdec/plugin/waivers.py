@@ -36,22 +36,24 @@ class Waived:
 def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, nodeid: str, depth: Depth, day: date) -> Waived:
     """Return the outcome of ``verdict`` in the test ``nodeid``, in view of the waivers.
 
-    ``result`` is the outcome without waivers, and ``day`` the one by which they may have expired. The first waiver of the judgement counts.
-    A pass under it fails, since it is no longer needed; at smoke depth the pass stays, since so few requests do not show that a bug is
-    gone. Verdicts that are no failure of the engine, such as inconclusive ones and undecided speeds, keep their outcome. A failure that the
-    waiver expects is WAIVED; any other stays, with a note why.
+    ``result`` is the outcome without waivers. A waiver has expired if its last day is before ``day``. The first waiver of the judgement
+    counts. A failure of the engine that it expects is WAIVED; any other stays, with a note why. A pass under a waiver fails, since the
+    waiver is no longer needed. All other results stay.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
     waiver = next((candidate for candidate in waivers if _covers(candidate, judgement, nodeid)), None)
     if waiver is None:
         return Waived(result=result)
-    if result is PytestOutcome.PASSED and verdict.outcome is Outcome.PASS and depth is not Depth.SMOKE:
+    # A speed that nothing decided on passes its test without a verdict of PASS, and a PASS fails if a required feature is refused.
+    is_pass = result is PytestOutcome.PASSED and verdict.outcome is Outcome.PASS
+    is_fault_of_engine = result is PytestOutcome.FAILED and verdict.red
+    if is_pass and depth is not Depth.SMOKE:  # at smoke depth so few requests are sent that a pass does not show the bug to be gone
         note = f"this waiver is no longer needed: remove it ({waiver.source}, {waiver.bug})"
         return Waived(result=PytestOutcome.FAILED, waiver=str(waiver), note=note)
-    if result is not PytestOutcome.FAILED or not verdict.red:
-        return Waived(result=result, waiver=str(waiver))
-    note = _why_void(waiver, verdict, day)
-    return Waived(result=PytestOutcome.FAILED if note else PytestOutcome.WAIVED, waiver=str(waiver), note=note)
+    if is_fault_of_engine:
+        note = _why_void(waiver, verdict, day)
+        return Waived(result=PytestOutcome.FAILED if note else PytestOutcome.WAIVED, waiver=str(waiver), note=note)
+    return Waived(result=result, waiver=str(waiver))
 
 
 def _covers(waiver: Waiver, judgement: tuple[Family, str, str], nodeid: str) -> bool:
@@ -63,12 +65,12 @@ def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> str:
     """Return the reason why the waiver does not apply; empty if it does.
 
     It may have expired. Or the failure, or another one that the headline adds (``FAILURE; also OTHER, OTHER``), lacks the words that the
-    waiver expects.
+    waiver expects. Those of the failure may be in the name of the bug too, which the verdict may have.
     """
     first, also, others = verdict.headline.partition("; also ")
     if day > waiver.expires:
         return f"the waiver of {waiver.bug} expired on {waiver.expires} ({waiver.source}); ask {waiver.owner}"
-    if waiver.words not in f"{verdict.names} {first}":
+    if waiver.words not in f"{verdict.names} {first}":  # names: the bug that the verdict names, by its first failure
         return f"not the failure that the waiver of {waiver.bug} expects, which says {waiver.words!r} ({waiver.source})"
     if also and not all(waiver.words in other for other in others.split(", ")):
         return f"not only the failure that the waiver of {waiver.bug} expects: also {others} ({waiver.source})"

@@ -61,8 +61,10 @@ class Controller:
         self._config = config
         self._root = root
         self._usage_error = ""
+        """The first one that a worker handed over; empty without one."""
         self._session = session
         self._round = 0
+        """In a session that continues a stored run, the number of its new round of requests; 0 until a worker is started."""
 
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """Give a worker the data of the session's run.
