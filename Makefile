@@ -12,10 +12,13 @@ OLDEST := -p pytester -p no:randomly -W error --strict-markers --rootdir=.
 # What `make coverage` adds; it makes the tests half as slow again.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-adapters vllm-wide vllm-deaths mlx-env transformers-env browser-env sglang-protocol vllm-old-arguments oldest clean
+.PHONY: suites suites-quick smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-adapters vllm-wide vllm-deaths mlx-env transformers-env browser-env sglang-protocol vllm-old-arguments oldest clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
+
+suites-quick: $(INSTALLED) ## of its two variants the one with a draft model
+	$(BIN)/python -m pytest suites/ -k draft-k3
 
 smoke: $(INSTALLED) ## the same in a hurry
 	$(BIN)/python -m pytest suites/ --specdec-depth=smoke
@@ -35,7 +38,7 @@ unit: $(INSTALLED)
 docs: $(INSTALLED) ## docs/ as a site that opens from disk, site/index.html; a link or an anchor that leads nowhere fails, as in `make unit`
 	$(BIN)/zensical build --strict
 
-nightly: coverage ## what CI leaves out: branch coverage, and further cases, placements, depths and xdist modes of what `make unit` shows
+nightly: coverage suites ## what CI leaves out: branch coverage, the suites' other variant, and further cases, placements, depths and xdist modes of what `make unit` shows
 	if command -v npm; then $(MAKE) browser-env; fi
 	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m nightly
 
