@@ -168,7 +168,7 @@ class BootSession:
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
-            # The boot whose answers settle the token limits of all arms; None if these stay as planned.
+            # The baseline's boot if its answers settle all token limits, else None.
             limit_setter = limit_setting_boot(self.recipes.plan, workload.name)
             if limit_setter is not None and arm == BASELINE:
                 # To no callback: it may answer again with larger limits.
@@ -301,7 +301,7 @@ class BootSession:
 
         return TranscriptScorer(
             server=self.server,
-            under=self.boot.under,  # the model whose distribution these scores give
+            under=self.boot.under,  # the model that gives these probabilities
             scorer=lambda: self._route_scorer(workload),
             prompt_token_ids=prompt_token_ids,
             reporter=self.reporter,

@@ -295,7 +295,7 @@ def why_needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
 
 
 def _users_of(boot: Boot, plan: Plan) -> set[str]:
-    """Return the variants whose verdicts use a boot; empty if it is needed anyway."""
+    """Return the variants that need a boot; empty if it is always needed."""
     if boot.role is Role.DRAFT:
         return {task.arm for task in boot.scores} - {CONTROL}
     if boot.role is Role.OLD_VARIANT:
@@ -353,7 +353,7 @@ def _workload_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
 def _scoring_tasks(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
     """Return the tasks to score every arm's answers to scored workloads."""
     arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
-    # Few top tokens suffice for a workload whose tokens are all drawn with just the reported probabilities (plain).
+    # Fewer top tokens suffice if every token of a workload is drawn by the reported probabilities alone (plain).
     scored = [(workload, all(map(_is_plain, workload.requests))) for workload in workloads if workload.scored]
     return tuple(
         ScoringTask(arm=arm, workload=workload.name, top_tokens=_arm_top_tokens(arm, workload, pairs, is_plain=is_plain))

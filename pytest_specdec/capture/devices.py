@@ -240,7 +240,7 @@ def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
         speed_args = [merge(engine.args, speed.args)] if speed else []
         for args in (engine.args, *speed_args):
             arms = replace(build_config, engine=replace(engine, args=args))
-            # As a config whose only arm is the baseline, with the settings under `draft` as its own.
+            # The draft model's server has the settings under `draft`, and no variants.
             draft = replace(arms, variants=(), baseline=build_config.draft, stack=())
             yield _footprint(arms, accelerators=accelerators)
             yield _footprint(draft, accelerators=accelerators)

@@ -31,7 +31,7 @@ def again_s(plan: Plan) -> float:
     if plan.depth is Depth.SMOKE or not counted:
         return 0.0
     workloads = {name: plan.workload(name) for name in sorted(counted)}
-    # ``again``: each of these workloads is sent once more, without new requests.
+    # With ``again`` the same requests are sent once more, and no new ones.
     next_round = extend(plan, workloads, [pair.name for pair in plan.pairs], rounds(plan) + 1, again=counted)
     return ROUNDS * next_round.estimate_s  # of that round alone
 

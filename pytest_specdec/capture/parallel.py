@@ -60,7 +60,7 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     scoring = [boot for boot in first_boots if boot.scores and not boot.role.is_old]
     all_fit = len(first_boots) <= servers
     staying = scoring if all_fit else scoring[: max(1, servers - 1)]  # one place is left for the others, in turn
-    # A draft model that cannot stay comes last, after the boots whose tokens it scores.
+    # A draft model that cannot stay comes last: it scores the tokens of the others.
     changing = [boot for boot in first_boots if boot not in scoring] + scoring[len(staying) :]
     waves = tuple(_fill_waves(changing, max(1, servers - len(staying))))
     return BootWaves(staying=tuple(staying), waves=waves or ((),), further=tuple(_group_by_baseline(further)))
@@ -244,7 +244,7 @@ class _Workers:
 
         Does nothing after a capture that came to its end, since no worker runs then.
         """
-        # A thread still at work may be booting a server, which is not up yet. It does not show whose, so that all are killed then.
+        # A thread still at work may be booting a server that is not up yet. Which one is unknown, so all are killed.
         is_any_working = any(thread.is_alive() for thread in self._threads)
         running = [worker for worker in self._workers if worker.up or is_any_working]
         if running:

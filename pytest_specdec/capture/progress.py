@@ -248,7 +248,7 @@ class Reporter:
             return round(min(self._remaining_beside_others_s(), self.left_s), 1)
         earlier_s, step_s = estimate.seconds(self._steps[:index]), self._steps[index].seconds
         left_s = estimate.seconds(self._steps[index:]) - fraction * step_s
-        # The step began ``at_s`` seconds after the capture: so long did the earlier ones take, whose estimate is ``earlier_s``.
+        # The steps before this one took ``at_s`` seconds, and were estimated at ``earlier_s``.
         pace = current.at_s / earlier_s if earlier_s > 0 else 1.0
         return round(min(left_s * pace, self.left_s), 1)
 

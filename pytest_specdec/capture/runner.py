@@ -72,7 +72,7 @@ def record(
     with _write_status_at_end(directory, completeness, reporter), raise_on_sigterm(), ExitStack() as device_locks:
         boots_to_start = [boot for boot in boots if not boot.attached]
         _check_engines(config, boots_to_start)
-        recipes.check()  # raises ConfigError for a variable that the config names and nobody has set
+        recipes.check()  # raises ConfigError for a variable that is named in the config and not set
         # Ends servers that killed captures left behind, in this run and in those beside it: they may still hold accelerators.
         orphans.sweep(matrix_run.runs_folder(directory.root), held=directory.root)
         if boots_to_start:

@@ -161,7 +161,7 @@ def read(
     baseline = _join_transcripts([run.transcript(BASELINE) for run in runs])
     sent_workloads = [run_documents.read_workload(directory, plan, name) for name in workload_names]
     workload = replace(sent_workloads[0], requests=tuple(request for sent in sent_workloads for request in sent.requests))
-    pair = _with_draft_length(plan.pair(judgement.pair), speculative)
+    pair = _set_draft_length(plan.pair(judgement.pair), speculative)
     draft_scores = [run.draft_scores(pair.variant.draft.model) for run in runs]
     return Captured(
         pair=pair,
@@ -220,7 +220,7 @@ def _read_without_scores(directory: RunDirectory, plan: Plan, judgement: Judgeme
     run.require_equal_limits()
     speculative, baseline = run.transcript(judgement.pair), run.transcript(BASELINE)
     return Captured(
-        pair=_with_draft_length(plan.pair(judgement.pair), speculative),
+        pair=_set_draft_length(plan.pair(judgement.pair), speculative),
         workload=plan.workload(judgement.workload).with_room(baseline.room),  # with the token limits as sent
         family=judgement.family,
         baseline=baseline,
@@ -233,7 +233,7 @@ def _read_without_scores(directory: RunDirectory, plan: Plan, judgement: Judgeme
     )
 
 
-def _with_draft_length(pair: Pair, transcript: Transcript) -> Pair:
+def _set_draft_length(pair: Pair, transcript: Transcript) -> Pair:
     """Return the pair with its number of draft tokens per verify step.
 
     If no setting states the number, as with attached servers, it is estimated from the transcript: the largest of the counted

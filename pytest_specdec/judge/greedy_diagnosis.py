@@ -190,8 +190,8 @@ def _begin_at_stops(wrong_by_answer: Sequence[Bools], slots_by_answer: Sequence[
     first_wrong = np.concatenate([wrong & (np.cumsum(wrong) == 1) for wrong in wrong_by_answer])
     # Each stop marks itself and the tokens right after it.
     near_stops = np.concatenate([np.convolve(stops, np.ones(_SHOWS_WITHIN))[: len(stops)] > 0 for stops in stops_by_answer])
-    known = np.concatenate([slots.known for slots in slots_by_answer])
-    return _gather_in(near_stops, first_wrong, known, least_share=_HALF)
+    has_window = np.concatenate([slots.known for slots in slots_by_answer])
+    return _gather_in(near_stops, first_wrong, has_window, least_share=_HALF)
 
 
 def _mark_stops(slots: VerifySlots) -> Bools:

@@ -261,7 +261,7 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
         evidence=(*_describe_matrix(matrix, judged.arm), *_list_broken(broken)),
         cell=f"{most_broken} {matrix[split_names(most_broken)[0]].judged}",
         names=name,
-        figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(judged.tokens))},  # a law is a rule
+        figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(judged.tokens))},  # tokens under a rule
         parameters=_effects_by_arm(captured, matrix),
     )
 
@@ -386,7 +386,7 @@ def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _M
         evidence=_describe_matrix(matrix, captured.speculative),
         settle="requests on which the parameters bind, as suites/parameters sends them",
         cell="did not bind",
-        figures={"bound_parameters": float(len(bound)), "law_tokens": float(len(baseline.tokens))},  # a law is a rule
+        figures={"bound_parameters": float(len(bound)), "law_tokens": float(len(baseline.tokens))},  # tokens under a rule
         parameters=_effects_by_arm(captured, matrix),
     )
 

@@ -184,7 +184,7 @@ def main(folder: Path) -> int:
     The code is 1 if the capture could not begin, else 0: the run itself says what came of the capture.
     """
     # The file is written by the task that started this process, see :func:`work`.
-    group: GroupWork = pickle.loads((folder / _GROUP_FILE).read_bytes())  # noqa: S301
+    group: GroupWork = pickle.loads((folder / _GROUP_FILE).read_bytes())  # noqa: S301 - written by this session's own task
     threading.Thread(target=_follow_starter, args=(END_S + group.config.limits.stop_s,), daemon=True).start()
     try:
         _capture(group, RunDirectory(folder / _RUN_FOLDER))

@@ -46,20 +46,24 @@ def test_a_cause_is_told_in_full_once(project, monkeypatch):
     )
 
 
-def test_a_control_that_fails_makes_its_workload_invalid(project):
+def run_with_judge(project, judge):
+    """Run one scored test whose family is judged by ``judge``, an expression."""
     conftest = (project.path / "conftest.py").read_text()
     project.pytester.makeconftest(
         conftest
         + "\nfrom pytest_specdec.judge import registry\nfrom pytest_specdec.model.verdict import Outcome\n\n"
         + "@pytest.fixture(autouse=True)\ndef judges(monkeypatch):\n    from sample import say\n"
-        + "    differs = lambda captured: say(captured, Outcome.FAIL, headline='the control differs')\n"
-        + "    monkeypatch.setattr(registry, 'judge_of', lambda row: differs)\n"
+        + f"    monkeypatch.setattr(registry, 'judge_of', lambda row: {judge})\n"
     )
     project.tests(
         "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(workload('scored', scored=True), family='greedy')\n"
         "def test_it(specdec_captured, specdec_check): specdec_check(say(specdec_captured))\n"
     )
-    result = project.run()
+    return project.run()
+
+
+def test_a_control_that_fails_makes_its_workload_invalid(project):
+    result = run_with_judge(project, "lambda captured: say(captured, Outcome.FAIL, headline='the control differs')")
     result.assert_outcomes(errors=1)
     text = result.stdout.str()
     assert text.count("the control differs") == 1
@@ -67,17 +71,7 @@ def test_a_control_that_fails_makes_its_workload_invalid(project):
 
 
 def test_a_judge_that_breaks_on_the_control_is_an_error_and_no_pass(project):
-    conftest = (project.path / "conftest.py").read_text()
-    project.pytester.makeconftest(
-        conftest
-        + "\nfrom pytest_specdec.judge import registry\n\n@pytest.fixture(autouse=True)\ndef judges(monkeypatch):\n"
-        + "    monkeypatch.setattr(registry, 'judge_of', lambda row: lambda captured: {}['a bug'])\n"
-    )
-    project.tests(
-        "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(workload('scored', scored=True), family='greedy')\n"
-        "def test_it(specdec_captured, specdec_check): specdec_check(say(specdec_captured))\n"
-    )
-    result = project.run()
+    result = run_with_judge(project, "lambda captured: {}['a bug']")
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["*KeyError: 'a bug'*"])
 
